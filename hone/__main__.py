@@ -1,0 +1,5 @@
+"""`python -m hone` is `hone`."""
+
+from hone.cli.main import main
+
+main()

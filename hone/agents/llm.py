@@ -1,0 +1,35 @@
+"""What an agent sees of the model: one call that continues a list of token ids."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hone.agents.trajectory import Trajectory
+from hone.data.prompts import Sample
+from hone.rollout.interface import Completion, RolloutEngine, Sampling
+
+
+@dataclass
+class LLM:
+    """A rollout engine with the sampling parameters of one trajectory. `max_tokens` counts all turns together."""
+
+    engine: RolloutEngine
+    sampling: Sampling
+    calls: int = 0
+
+    async def generate(self, prompt_ids: Sequence[int], max_tokens: int | None = None) -> Completion:
+        """Continues `prompt_ids`; every call of a trajectory draws from its own stream of random numbers."""
+        sampling = dataclasses.replace(
+            self.sampling,
+            max_tokens=max_tokens or self.sampling.max_tokens,
+            seed=self.sampling.seed + self.calls * 0x5851F42D4C957F2D,
+        )
+        self.calls += 1
+        return await self.engine.generate(prompt_ids, sampling)
+
+
+class Agent(Protocol):
+    async def run(self, sample: Sample, llm: LLM) -> Trajectory: ...

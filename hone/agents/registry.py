@@ -1,0 +1,40 @@
+"""Agents by name. A user's file registers more with the same decorator (`rollout.agent.agent_loop_path`)."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from hone.agents.llm import Agent
+from hone.errors import UserError
+
+AGENTS: dict[str, Callable[[], Agent]] = {}
+T = TypeVar("T", bound=Callable[[], Agent])
+
+
+def register_agent(name: str) -> Callable[[T], T]:
+    def register(agent: T) -> T:
+        AGENTS[name] = agent
+        return agent
+
+    return register
+
+
+def make_agent(name: str) -> Agent:
+    """A fresh agent for one trajectory; raises UserError with the known names."""
+    if name not in AGENTS:
+        raise UserError(
+            f"there is no agent {name!r}; known: {', '.join(sorted(AGENTS))}. Register yours with "
+            "@hone.agents.register_agent(name) in the file named by actor_rollout_ref.rollout.agent.agent_loop_path"
+        )
+    return AGENTS[name]()
+
+
+def load_agents(path: str) -> None:
+    """Runs a user's Python file, so that its decorators register its agents."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise UserError(f"actor_rollout_ref.rollout.agent.agent_loop_path: there is no file {path!r}")
+    runpy.run_path(str(file))

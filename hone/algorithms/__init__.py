@@ -1,0 +1,39 @@
+"""The maths of RL for language models: pure functions on tensors, which know no configuration, process or file."""
+
+from .advantages import ADVANTAGE_ESTIMATORS, AdvantageInputs, get_estimator, place_rewards, register_estimator
+from .covariance_losses import clip_cov_selection, kl_cov_selection
+from .full_kl import full_kl
+from .importance import diagnostics, importance_weights
+from .kl import KL_KINDS, AdaptiveKL, FixedKL, kl_estimate
+from .loss_weights import LOSS_AGG_MODES, loss_weights
+from .overlong import overlong_penalty
+from .pf_ppo import resample_indices
+from .policy_losses import POLICY_LOSSES, PolicyLossInputs, PolicyLossParams, get_policy_loss, register_policy_loss
+from .value_loss import value_loss
+
+__all__ = [
+    "ADVANTAGE_ESTIMATORS",
+    "KL_KINDS",
+    "LOSS_AGG_MODES",
+    "POLICY_LOSSES",
+    "AdaptiveKL",
+    "AdvantageInputs",
+    "FixedKL",
+    "PolicyLossInputs",
+    "PolicyLossParams",
+    "clip_cov_selection",
+    "diagnostics",
+    "full_kl",
+    "get_estimator",
+    "get_policy_loss",
+    "importance_weights",
+    "kl_cov_selection",
+    "kl_estimate",
+    "loss_weights",
+    "overlong_penalty",
+    "place_rewards",
+    "register_estimator",
+    "register_policy_loss",
+    "resample_indices",
+    "value_loss",
+]

@@ -1,0 +1,13 @@
+"""`hone ppo`: reinforcement learning, with every algorithm chosen by the configuration."""
+
+from __future__ import annotations
+
+from hone.cli.begin import begin
+
+
+def run(argv: list[str]) -> None:
+    loaded = begin("ppo", argv)
+    from hone.cluster import LocalExecutor
+    from hone.trainers.ppo import PPOTrainer
+
+    PPOTrainer(loaded, LocalExecutor()).fit()

@@ -1,0 +1,36 @@
+"""One rank in the driver's own process: no Ray, and a debugger works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hone.batch import Batch
+from hone.cluster.interface import Role, WorkerGroup
+
+
+class LocalGroup:
+    size = 1
+
+    def __init__(self, worker: Any) -> None:
+        self.worker = worker
+
+    def map(self, method: str, batch: Batch, **arguments: Any) -> Any:
+        return getattr(self.worker, method)(batch, **arguments)
+
+    def call(self, method: str, **arguments: Any) -> list[Any]:
+        return [getattr(self.worker, method)(**arguments)]
+
+    def stream(self, method: str, items: Sequence[Any], **arguments: Any) -> Iterator[Any]:
+        yield from getattr(self.worker, method)(items, **arguments)
+
+
+class LocalExecutor:
+    def start(self, roles: Mapping[str, Role]) -> Mapping[str, WorkerGroup]:
+        workers: dict[str, Any] = {}
+        for name, role in roles.items():
+            workers[name] = role.build(workers)
+        return {name: LocalGroup(worker) for name, worker in workers.items()}
+
+    def shutdown(self) -> None:
+        """Nothing runs outside the driver."""

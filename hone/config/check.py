@@ -1,0 +1,171 @@
+"""Rules that tie several keys together: batch sizes, estimators, sampling, token caps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .problems import Problem
+from .schema import PPOConfig, SFTConfig
+from .schema.base import Node
+
+ACTOR = "actor_rollout_ref.actor"
+REF = "actor_rollout_ref.ref"
+ROLLOUT = "actor_rollout_ref.rollout"
+BATCH = "data.train_batch_size"
+
+
+def cross_field_problems(config: Node) -> Iterator[Problem]:
+    """Everything that is wrong between keys of one configuration."""
+    if isinstance(config, PPOConfig):
+        yield from _mini_batches(config)
+        yield from _estimator(config)
+        yield from _clip_ranges(config)
+        yield from _sampling(config)
+        yield from _token_caps(config)
+        yield from _corrections(config)
+        yield from _validation(config)
+    if isinstance(config, SFTConfig):
+        yield from _sft_rows(config)
+    if isinstance(config, (PPOConfig, SFTConfig)):
+        yield from _resume(config)
+
+
+def _mini_batches(config: PPOConfig) -> Iterator[Problem]:
+    batch, n, ranks = config.data.train_batch_size, config.actor_rollout_ref.rollout.n, config.ranks
+    sizes = {f"{ACTOR}.ppo_mini_batch_size": config.actor_rollout_ref.actor.ppo_mini_batch_size}
+    if config.trains_critic:
+        sizes["critic.ppo_mini_batch_size"] = config.critic.ppo_mini_batch_size
+    for key, mini in sizes.items():
+        if batch % mini:
+            yield _indivisible(key, batch, mini)
+        if mini * n < ranks:
+            wrong = f"{mini} prompts x {ROLLOUT}.n={n} are {mini * n} trajectories for {ranks} ranks"
+            fix = f"set {key}={-(-ranks // n)} or more"
+            yield Problem(key, wrong, "ppo_mini_batch_size * rollout.n >= number of ranks", fix, (f"{ROLLOUT}.n",))
+
+
+def _indivisible(key: str, batch: int, mini: int) -> Problem:
+    below, above = batch // mini * mini, -(-batch // mini) * mini
+    batches = " or ".join(str(size) for size in (below, above) if size > 0)
+    divisors = [size for size in range(1, batch + 1) if batch % size == 0]
+    lower = max((size for size in divisors if size < mini), default=1)
+    upper = min((size for size in divisors if size > mini), default=batch)
+    minis = " or ".join(str(size) for size in sorted({lower, upper}))
+    wrong = f"{BATCH}={batch} is {'less than' if batch < mini else 'not a multiple of'} {key}={mini}"
+    expected = "train_batch_size = k * ppo_mini_batch_size with k >= 1 (both count prompts)"
+    return Problem(key, wrong, expected, f"set {BATCH}={batches}, or {key}={minis}", (BATCH,))
+
+
+def _estimator(config: PPOConfig) -> Iterator[Problem]:
+    name, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
+    estimator = "algorithm.adv_estimator"
+    if name in ("rloo", "grpo_passk") and n == 1:
+        wrong = f"{estimator}={name} compares the responses of one prompt, and there is only one"
+        yield Problem(f"{ROLLOUT}.n", wrong, "2 or more", f"set {ROLLOUT}.n=4, for example", (estimator,))
+    if name == "gae" and config.critic.enable is False:
+        wrong = "is false, but algorithm.adv_estimator=gae needs values"
+        yield Problem("critic.enable", wrong, "null or true", "remove it, or choose another estimator", (estimator,))
+    if name != "gae" and config.critic.enable:
+        wrong = f"is true, but algorithm.adv_estimator={name} reads no values"
+        yield Problem("critic.enable", wrong, "null or false", f"remove it, or set {estimator}=gae", (estimator,))
+
+
+def _clip_ranges(config: PPOConfig) -> Iterator[Problem]:
+    actor = config.actor_rollout_ref.actor
+    if actor.loss_scale_factor is not None and actor.loss_agg_mode != "seq-mean-token-sum-norm":
+        key, mode = f"{ACTOR}.loss_scale_factor", f"{ACTOR}.loss_agg_mode"
+        wrong = f"is {actor.loss_scale_factor}, but {mode}={actor.loss_agg_mode} does not read it"
+        yield Problem(key, wrong, "null", f"remove it, or set {mode}=seq-mean-token-sum-norm", (mode,))
+    loss = actor.policy_loss
+    if loss.clip_cov_lb >= loss.clip_cov_ub:
+        key, other = f"{ACTOR}.policy_loss.clip_cov_lb", f"{ACTOR}.policy_loss.clip_cov_ub"
+        wrong = f"{loss.clip_cov_lb:g} is not below {other}={loss.clip_cov_ub:g}"
+        yield Problem(key, wrong, "clip_cov_lb < clip_cov_ub", "change one of them", (other,))
+
+
+def _sampling(config: PPOConfig) -> Iterator[Problem]:
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.max_model_len is not None and rollout.max_model_len < rollout.prompt_length + rollout.response_length:
+        wrong = f"{rollout.max_model_len} is too short for prompt_length + response_length"
+        least = rollout.prompt_length + rollout.response_length
+        yield Problem(f"{ROLLOUT}.max_model_len", wrong, f"{least} or more, or null", "remove it")
+    for name, data_key in (("prompt_length", "max_prompt_length"), ("response_length", "max_response_length")):
+        length, longest = getattr(rollout, name), getattr(config.data, data_key)
+        if length != longest:
+            wrong = f"{length} differs from data.{data_key}={longest}"
+            yield Problem(f"{ROLLOUT}.{name}", wrong, "the same length", f"set data.{data_key} only")
+    if config.trainer.val_only:
+        return
+    fix = "validation has its own val_kwargs; set trainer.val_only=True to validate only"
+    if rollout.temperature == 0:
+        wrong = "0 takes the most likely token each time, so nothing is explored"
+        yield Problem(f"{ROLLOUT}.temperature", wrong, "a number > 0 in training", fix)
+    if not rollout.do_sample:
+        wrong = "false takes the most likely token each time, so nothing is explored"
+        yield Problem(f"{ROLLOUT}.do_sample", wrong, "true in training", fix)
+
+
+def _token_caps(config: PPOConfig) -> Iterator[Problem]:
+    """With dynamic batching a micro-batch must hold at least one trajectory."""
+    role = config.actor_rollout_ref
+    caps = [
+        (role.actor.use_dynamic_bsz, f"{ACTOR}.ppo_max_token_len_per_gpu", role.actor.ppo_max_token_len_per_gpu),
+        (
+            role.rollout.log_prob_use_dynamic_bsz,
+            f"{ROLLOUT}.log_prob_max_token_len_per_gpu",
+            role.rollout.log_prob_max_token_len_per_gpu,
+        ),
+    ]
+    if config.needs_reference:
+        key = f"{REF}.log_prob_max_token_len_per_gpu"
+        caps.append((role.ref.log_prob_use_dynamic_bsz, key, role.ref.log_prob_max_token_len_per_gpu))
+    if config.trains_critic:
+        for name in ("ppo_max_token_len_per_gpu", "forward_max_token_len_per_gpu"):
+            caps.append((config.critic.use_dynamic_bsz, f"critic.{name}", getattr(config.critic, name)))
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    for dynamic, key, cap in caps:
+        if dynamic and cap < longest:
+            yield _small_cap(key, cap, longest, "data.max_prompt_length + data.max_response_length")
+
+
+def _small_cap(key: str, cap: int, longest: int, formula: str) -> Problem:
+    wrong = f"{cap} tokens cannot hold one trajectory of {formula} = {longest}"
+    involves = tuple(part for part in formula.split(" + "))
+    return Problem(key, wrong, f"{longest} or more", f"set {key}={longest}", involves)
+
+
+def _corrections(config: PPOConfig) -> Iterator[Problem]:
+    algorithm = config.algorithm
+    lower, upper = algorithm.rollout_is_threshold_lower, algorithm.rollout_is_threshold
+    key, other = "algorithm.rollout_is_threshold_lower", "algorithm.rollout_is_threshold"
+    if lower is not None and upper is not None and lower >= upper:
+        yield Problem(key, f"{lower:g} is not below {other}={upper:g}", "lower < upper", "change one of them", (other,))
+    if algorithm.rollout_is and algorithm.rollout_is_mode == "veto" and algorithm.rollout_is_veto_threshold is None:
+        veto = "algorithm.rollout_is_veto_threshold"
+        fix = f"set {veto}=1e-4, for example"
+        yield Problem(veto, "is null, but algorithm.rollout_is_mode=veto rests on it", "a number > 0", fix)
+
+
+def _validation(config: PPOConfig) -> Iterator[Problem]:
+    if config.trainer.val_only and config.data.val_files is None:
+        wrong = "is true, but data.val_files is null"
+        yield Problem("trainer.val_only", wrong, "validation files", "set data.val_files", ("data.val_files",))
+
+
+def _sft_rows(config: SFTConfig) -> Iterator[Problem]:
+    data = config.data
+    if data.train_batch_size < config.ranks:
+        wrong = f"{data.train_batch_size} rows for {config.ranks} ranks"
+        yield Problem(BATCH, wrong, "one row or more for each rank", f"set {BATCH}={config.ranks} or more")
+    if data.use_dynamic_bsz and data.max_token_len_per_gpu < data.max_length:
+        yield _small_cap("data.max_token_len_per_gpu", data.max_token_len_per_gpu, data.max_length, "data.max_length")
+
+
+def _resume(config: PPOConfig | SFTConfig) -> Iterator[Problem]:
+    trainer, key, mode = config.trainer, "trainer.resume_from_path", "trainer.resume_mode"
+    if trainer.resume_mode == "resume_path" and trainer.resume_from_path is None:
+        fix = f"set {key}=DIR/global_step_N, or {mode}=auto"
+        yield Problem(key, f"is null, but {mode}=resume_path", "a checkpoint folder", fix, (mode,))
+    if trainer.resume_mode != "resume_path" and trainer.resume_from_path is not None:
+        wrong = f"is set, but {mode}={trainer.resume_mode} does not read it"
+        yield Problem(key, wrong, "null", f"set {mode}=resume_path, or remove it", (mode,))

@@ -1,0 +1,134 @@
+"""Puts a raw configuration together: preset, then the user's YAML, then overrides. Nothing is resolved here."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from .command_line import CommandLine, parse_command_line
+from .overrides import apply_overrides, not_a_section, parse_overrides
+from .presets import DEFAULT_PRESET, PRESETS, Preset, register_with_hydra
+from .problems import ConfigError, Problem
+from .schema.walk import document
+from .suggest import nearest_choice
+from .tree import Tree, get, leaves, merge, put
+
+
+@dataclass
+class Composition:
+    """A raw tree with interpolations as text, and which of its keys the user set."""
+
+    preset: Preset
+    defaults: Tree
+    tree: Tree
+    user_keys: set[str]
+    problems: list[Problem]
+
+
+def compose(command: str, argv: Sequence[str]) -> Composition:
+    """Reads the command line and the file it names. A file that cannot be read ends the matter at once."""
+    line = parse_command_line(command, argv)
+    groups = [text for text in line.overrides if _is_group(text, line.config_dir)]
+    overrides, problems = parse_overrides([text for text in line.overrides if text not in groups])
+    try:
+        composition = _from_sources(command, line, groups)
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+        file = line.config_name or command
+        fix = "correct the file"
+        raise ConfigError(command, [Problem(file, f"cannot be composed: {error}", "", fix), *problems]) from error
+    schema = composition.preset.schema
+    flattened = _restore_sections(composition)
+    found = apply_overrides(
+        overrides, composition.tree, schema=schema, defaults=composition.defaults, user_keys=composition.user_keys
+    )
+    composition.problems = [*problems, *flattened, *found]
+    return composition
+
+
+def _restore_sections(composition: Composition) -> list[Problem]:
+    """A file that gives a section a single value is reported, and the section keeps its defaults."""
+    problems = []
+    for key, doc in document(composition.preset.schema).items():
+        value = get(composition.tree, key, None)
+        if doc.section and not isinstance(value, dict):
+            problems.append(not_a_section(key, value))
+            put(composition.tree, key, copy.deepcopy(get(composition.defaults, key)))
+    return problems
+
+
+def _is_group(override: str, config_dir: Path | None) -> bool:
+    """`experiment=long` chooses a file when the config folder has a folder `experiment`."""
+    group = override.lstrip("+~").partition("=")[0].partition("@")[0]
+    return config_dir is not None and bool(group) and (config_dir / group).is_dir()
+
+
+def _from_sources(command: str, line: CommandLine, groups: list[str]) -> Composition:
+    path = _config_file(command, line)
+    written = _read_yaml(command, path) if path else {}
+    preset = _preset_of(command, written) if path else PRESETS[line.config_name or DEFAULT_PRESET[command]]
+    defaults = preset.tree()
+    user_keys = {key for key, _ in leaves(written) if key.split(".")[0] != "defaults"}
+    if "defaults" in written or groups:
+        folder = path.parent if path else line.config_dir or Path.cwd()
+        written = _compose_with_hydra(folder, path.stem if path else str(line.config_name), groups)
+        user_keys |= {key for key, value in leaves(written) if get(defaults, key, None) != value}
+    return Composition(preset, defaults, merge(copy.deepcopy(defaults), written), user_keys, [])
+
+
+def _config_file(command: str, line: CommandLine) -> Path | None:
+    """The user's YAML file, or None for a preset."""
+    name = line.config_name
+    folder = line.config_dir or Path.cwd()
+    if name is None:
+        if line.config_dir is not None:
+            raise ConfigError(command, [_no_file("--config-path", "is given without --config-name", command, folder)])
+        return None
+    for ending in (".yaml", ".yml"):
+        if (folder / f"{name}{ending}").is_file():
+            return folder / f"{name}{ending}"
+    if name in PRESETS and PRESETS[name].command == command:
+        return None
+    raise ConfigError(command, [_no_file(name, f"is neither a preset nor a YAML file in {folder}", command, folder)])
+
+
+def _no_file(key: str, wrong: str, command: str, folder: Path) -> Problem:
+    presets = [name for name, preset in PRESETS.items() if preset.command == command]
+    files = sorted(path.stem for path in folder.glob("*.y*ml")) if folder.is_dir() else []
+    near = nearest_choice(key, presets + files)
+    fix = f"did you mean {near}?" if near else "write --config-path DIR --config-name NAME"
+    return Problem(key, wrong, "one of " + ", ".join(presets + files[:10]), fix)
+
+
+def _read_yaml(command: str, path: Path) -> Tree:
+    written = OmegaConf.to_container(OmegaConf.load(path))
+    if not isinstance(written, dict):
+        raise ConfigError(command, [Problem(str(path), "holds no keys", "a YAML mapping", "write key: value lines")])
+    return {str(key): value for key, value in written.items()}
+
+
+def _preset_of(command: str, written: Tree) -> Preset:
+    named = [name for name in written.get("defaults") or [] if isinstance(name, str) and name in PRESETS]
+    fitting = [name for name in named if PRESETS[name].command == command]
+    if named and not fitting:
+        wrong = f"names {named[0]}, a preset of `hone {PRESETS[named[0]].command}`"
+        expected = f"a preset of this command, such as {DEFAULT_PRESET[command]}"
+        raise ConfigError(command, [Problem("defaults", wrong, expected, "change the defaults list")])
+    return PRESETS[fitting[0] if fitting else DEFAULT_PRESET[command]]
+
+
+def _compose_with_hydra(folder: Path, name: str, groups: list[str]) -> dict[str, Any]:
+    register_with_hydra()
+    with initialize_config_dir(version_base="1.3", config_dir=str(folder.absolute())):
+        config = hydra_compose(config_name=name, overrides=groups)
+    composed: dict[str, Any] = OmegaConf.to_container(config)  # type: ignore[assignment]
+    return composed

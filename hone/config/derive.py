@@ -1,0 +1,121 @@
+"""Values that follow from others before anything is resolved: old names of keys, the rollout correction's second place,
+and log-probs that a correction needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .problems import Problem
+from .tree import Tree, get, put
+
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+
+# (deprecated count over all ranks, count per rank)
+MICRO_BATCHES = (
+    (f"{ACTOR}.ppo_micro_batch_size", f"{ACTOR}.ppo_micro_batch_size_per_gpu"),
+    ("critic.ppo_micro_batch_size", "critic.ppo_micro_batch_size_per_gpu"),
+    ("actor_rollout_ref.ref.log_prob_micro_batch_size", "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"),
+    (f"{ROLLOUT}.log_prob_micro_batch_size", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu"),
+)
+RENAMED = {
+    "ppo": (
+        (f"{ACTOR}.optim.warmup_style", f"{ACTOR}.optim.lr_scheduler_type"),
+        ("critic.optim.warmup_style", "critic.optim.lr_scheduler_type"),
+    ),
+    "sft": (("optim.warmup_steps_ratio", "optim.lr_warmup_steps_ratio"),),
+}
+CORRECTION_KEYS = (
+    "rollout_is",
+    "rollout_is_threshold",
+    "rollout_is_threshold_lower",
+    "rollout_is_level",
+    "rollout_is_mode",
+    "rollout_is_veto_threshold",
+)
+
+
+@dataclass
+class Derivation:
+    """What was noticed while deriving."""
+
+    notices: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def derive(command: str, tree: Tree, user_keys: set[str]) -> Derivation:
+    """Changes the raw tree in place."""
+    found = Derivation()
+    for old, new in RENAMED.get(command, ()):
+        _rename(old, new, tree, user_keys, found)
+    if command == "ppo":
+        for total, per_rank in MICRO_BATCHES:
+            _split_micro_batch(total, per_rank, tree, user_keys, found)
+        found.problems += _join_corrections(tree, user_keys)
+        _switch_on_log_probs(tree, found)
+    return found
+
+
+def _rename(old: str, new: str, tree: Tree, user_keys: set[str], found: Derivation) -> None:
+    value = get(tree, old, None)
+    if value is None:
+        return
+    put(tree, old, None)
+    if new in user_keys and get(tree, new) != value:
+        wrong = f"is {value!r}, but {new}, its new name, is {get(tree, new)!r}"
+        found.problems.append(Problem(old, wrong, "one of the two", f"remove {old}", (new,)))
+        return
+    put(tree, new, value)
+    found.notices.append(f"{old} is an old name; {new}={value} is used")
+
+
+def _split_micro_batch(total: str, per_rank: str, tree: Tree, user_keys: set[str], found: Derivation) -> None:
+    count, ranks = get(tree, total, None), _ranks(tree)
+    if count is None:
+        return
+    if per_rank in user_keys:
+        wrong = f"is given next to {per_rank}"
+        found.problems.append(Problem(total, wrong, "one of the two", f"remove {total}, it is deprecated", (per_rank,)))
+    elif not isinstance(count, int) or isinstance(count, bool) or ranks is None:
+        return  # the schema reports the type
+    elif count % ranks:
+        wrong = f"{count} cannot be shared by {ranks} ranks"
+        found.problems.append(Problem(total, wrong, f"a multiple of {ranks}", f"set {per_rank} instead"))
+    else:
+        put(tree, per_rank, count // ranks)
+        put(tree, total, None)
+        found.notices.append(f"{total} is deprecated; {per_rank}={count // ranks} is used ({count} over {ranks} ranks)")
+
+
+def _ranks(tree: Tree) -> int | None:
+    counts = [get(tree, f"trainer.{key}", None) for key in ("nnodes", "n_gpus_per_node")]
+    if not all(isinstance(count, int) and count > 0 for count in counts):
+        return None
+    return counts[0] * counts[1]  # type: ignore[operator]
+
+
+def _join_corrections(tree: Tree, user_keys: set[str]) -> Iterator[Problem]:
+    """`algorithm.` is the place that counts; a key that was only set under `actor.` moves there."""
+    for name in CORRECTION_KEYS:
+        main, other = f"algorithm.{name}", f"{ACTOR}.{name}"
+        if other in user_keys and main not in user_keys:
+            put(tree, main, "${" + other + "}")
+        elif other in user_keys and _differ(get(tree, main), get(tree, other)):
+            wrong = f"is {get(tree, other)!r}, but {main} is {get(tree, main)!r}"
+            yield Problem(other, wrong, "the same value in both places", f"remove {other}", (main,))
+        else:
+            put(tree, other, "${" + main + "}")
+
+
+def _differ(a: Any, b: Any) -> bool:
+    return a != b and not any(isinstance(value, str) and "${" in value for value in (a, b))
+
+
+def _switch_on_log_probs(tree: Tree, found: Derivation) -> None:
+    wanted = get(tree, "algorithm.rollout_is", False), get(tree, f"{ACTOR}.rollout_is", False)
+    key = f"{ROLLOUT}.calculate_log_probs"
+    if any(str(value).lower() == "true" for value in wanted) and str(get(tree, key, False)).lower() != "true":
+        put(tree, key, True)
+        found.notices.append(f"{key} is switched on: rollout_is needs the sampler's log-probs")

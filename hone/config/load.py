@@ -1,0 +1,79 @@
+"""From a command line to a typed, checked configuration, or one error with everything that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from .check import cross_field_problems
+from .compose import compose
+from .derive import derive
+from .notices import notices
+from .paths import path_problems
+from .problems import ConfigError, Problem
+from .schema.base import Node
+from .support import unsupported
+from .validate import follows, resolve, strip_unknown, validate, without_echoes
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A configuration that can run. `user_keys` are the dotted keys set in a file or an override."""
+
+    config: Any
+    user_keys: frozenset[str]
+    notices: list[str]
+
+    def to_yaml(self) -> str:
+        """The resolved configuration; loading it again gives the same one."""
+        return yaml.safe_dump(self.config.model_dump(by_alias=True), sort_keys=False, allow_unicode=True)
+
+
+@dataclass(frozen=True)
+class _Draft:
+    config: Node
+    user_keys: frozenset[str]
+    problems: list[Problem]
+    notices: list[str]
+    follows: Mapping[str, str]
+
+
+def load(command: str, argv: Sequence[str]) -> Loaded:
+    """Composes, resolves and checks; raises ConfigError with all problems. `command`: ppo, sft, generate or eval."""
+    draft = _draft(command, argv)
+    config, faulty = draft.config, {problem.key for problem in draft.problems}
+    later = [*cross_field_problems(config), *unsupported(command, config), *path_problems(config)]
+    # A judgement that rests on a faulty key was made on its default: leave it out.
+    sound = [problem for problem in later if not faulty & {problem.key, *problem.involves}]
+    _raise_any(command, draft, sound)
+    found = [*draft.notices, *notices(config, draft.user_keys)]
+    return Loaded(config, draft.user_keys, found)
+
+
+def preview(command: str, argv: Sequence[str]) -> Loaded:
+    """What `load` would give, held against the schema only: it need not be able to run on this machine."""
+    draft = _draft(command, argv)
+    _raise_any(command, draft, [])
+    return Loaded(draft.config, draft.user_keys, draft.notices)
+
+
+def _raise_any(command: str, draft: _Draft, later: list[Problem]) -> None:
+    problems = without_echoes([*draft.problems, *later], draft.follows)
+    if problems:
+        raise ConfigError(command, list(dict.fromkeys(problems)))
+
+
+def _draft(command: str, argv: Sequence[str]) -> _Draft:
+    composition = compose(command, argv)
+    schema, tree = composition.preset.schema, composition.tree
+    problems = [*composition.problems, *strip_unknown(tree, schema)]
+    derived = derive(command, tree, composition.user_keys)
+    followed = follows(tree)
+    fallback, _ = resolve(composition.defaults, {})
+    resolved, unresolved = resolve(tree, fallback)
+    config, mistyped = validate(resolved, schema, fallback)
+    problems = without_echoes([*problems, *unresolved, *mistyped, *derived.problems], followed)
+    return _Draft(config, frozenset(composition.user_keys), problems, derived.notices, followed)

@@ -1,0 +1,98 @@
+"""What a user should know about a configuration that can run: options that rest, differ, or stand in for others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from .schema import GenerationConfig, PPOConfig, SFTConfig
+from .schema.base import Node
+
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+
+# Settings of other engines: they change speed and memory there, never a result.
+OTHER_ENGINES = tuple(
+    f"{ROLLOUT}.{name}"
+    for name in (
+        "tensor_model_parallel_size",
+        "gpu_memory_utilization",
+        "enforce_eager",
+        "load_format",
+        "enable_chunked_prefill",
+        "disable_log_stats",
+    )
+)
+# Settings of sharding: one process has nothing to shard.
+SHARDING = ("reshard_after_forward", "forward_prefetch", "min_num_params", "transformer_layer_cls_to_wrap")
+
+
+def notices(config: Node, user_keys: Collection[str]) -> Iterator[str]:
+    """One sentence each."""
+    if isinstance(config, PPOConfig):
+        yield from _algorithm(config)
+        yield from _sampling(config)
+        yield from _idle_keys(config, user_keys)
+        yield from _compile(config, user_keys)
+    if isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
+        yield from _attention(config, user_keys)
+
+
+def _algorithm(config: PPOConfig) -> Iterator[str]:
+    name, n, actor = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n, config.actor_rollout_ref.actor
+    if name == "grpo" and n == 1:
+        yield f"{name} with {ROLLOUT}.n=1: a group of one has no baseline, its advantage is its reward"
+    if name in ("opo", "gpg", "reinforce_plus_plus_baseline") and n == 1:
+        yield f"{name} with {ROLLOUT}.n=1: every reward is its own baseline, so all advantages are 0"
+    if actor.use_kl_loss and config.algorithm.use_kl_in_reward:
+        yield f"the KL counts twice: {ACTOR}.use_kl_loss and algorithm.use_kl_in_reward are both on"
+    if actor.use_kl_loss and actor.kl_loss_coef == 0:
+        yield f"{ACTOR}.kl_loss_coef=0: the KL loss is measured and has no effect"
+    algorithm = config.algorithm
+    if algorithm.rollout_is and algorithm.rollout_is_threshold is None:
+        yield "algorithm.rollout_is_threshold=null: the importance weights have no bound"
+
+
+def _sampling(config: PPOConfig) -> Iterator[str]:
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.top_p < 1 or rollout.top_k > 0:
+        yield f"{ROLLOUT}.top_p < 1 or top_k > 0: the sampler's support differs from the trainer's"
+    val = rollout.val_kwargs
+    if val.n > 1 and (not val.do_sample or val.temperature == 0):
+        yield f"{ROLLOUT}.val_kwargs.n={val.n} without sampling: the responses of a prompt are all the same"
+    if rollout.mode == "sync":
+        yield f"{ROLLOUT}.mode=sync: trajectories are taken as they finish all the same, with the same result"
+    if config.data.val_files is None:
+        yield "data.val_files=null: nothing is validated"
+
+
+def _idle_keys(config: PPOConfig, user_keys: Collection[str]) -> Iterator[str]:
+    idle = [key for key in OTHER_ENGINES if key in user_keys]
+    if config.actor_rollout_ref.rollout.tensor_model_parallel_size == 1:
+        idle = [key for key in idle if not key.endswith("tensor_model_parallel_size")]
+    if idle:
+        yield f"{ROLLOUT}.name=hf runs in the trainer's process on 1 device and does not use " + ", ".join(idle)
+    sharding = sorted(key for key in user_keys if "fsdp_config." in key and key.rsplit(".", 1)[-1] in SHARDING)
+    if sharding:
+        yield "one process has nothing to shard, so nothing is left to do for " + ", ".join(sharding)
+
+
+def _compile(config: PPOConfig, user_keys: Collection[str]) -> Iterator[str]:
+    key = f"{ACTOR}.use_torch_compile"
+    if key in user_keys and config.actor_rollout_ref.actor.use_torch_compile and not _has_gpu(config.trainer.device):
+        yield f"{key}=True acts on a GPU only: on a CPU, compiling costs minutes"
+
+
+def _attention(config: PPOConfig | SFTConfig | GenerationConfig, user_keys: Collection[str]) -> Iterator[str]:
+    model = config.actor_rollout_ref.model if isinstance(config, PPOConfig) else config.model
+    wanted = model.override_config.attn_implementation
+    if not any(key.endswith("attn_implementation") for key in user_keys):
+        return
+    if wanted == "flash_attention_2" and (find_spec("flash_attn") is None or not _has_gpu(config.trainer.device)):
+        yield "flash_attention_2 is not available here; torch's exact attention is used, with the same result"
+
+
+def _has_gpu(device: str) -> bool:
+    """Looked up without torch, whose import takes seconds."""
+    return device == "cuda" or (device == "auto" and Path("/dev/nvidia0").exists())

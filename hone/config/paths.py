@@ -1,0 +1,84 @@
+"""Files, folders and packages that a configuration names must be there before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from .problems import Problem
+from .schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
+from .schema.base import Node
+
+
+def path_problems(config: Node) -> Iterator[Problem]:
+    """Everything that is named and not there."""
+    for key, value in _data_files(config).items():
+        for path in [value] if isinstance(value, str) else value or []:
+            yield from _file(key, path)
+    for key, path in _models(config).items():
+        yield from _model(key, path)
+    if isinstance(config, (PPOConfig, EvaluationConfig)) and config.custom_reward_function.path is not None:
+        yield from _file("custom_reward_function.path", config.custom_reward_function.path)
+    if isinstance(config, (PPOConfig, SFTConfig)):
+        if config.trainer.resume_mode == "resume_path" and config.trainer.resume_from_path is not None:
+            yield from _folder("trainer.resume_from_path", config.trainer.resume_from_path)
+        for name in config.trainer.logger:
+            yield from _logger(name)
+
+
+def _data_files(config: Node) -> dict[str, str | list[str] | None]:
+    if isinstance(config, (PPOConfig, SFTConfig)):
+        return {"data.train_files": config.data.train_files, "data.val_files": config.data.val_files}
+    if isinstance(config, (GenerationConfig, EvaluationConfig)):
+        return {"data.path": config.data.path}
+    return {}
+
+
+def _models(config: Node) -> dict[str, str]:
+    """A critic that starts from the actor's model is not listed again."""
+    if isinstance(config, SFTConfig):
+        return {"model.partial_pretrain": config.model.partial_pretrain}
+    if isinstance(config, GenerationConfig):
+        return {"model.path": config.model.path}
+    if isinstance(config, PPOConfig):
+        models = {"actor_rollout_ref.model.path": config.actor_rollout_ref.model.path}
+        if config.trains_critic and config.critic.model.path != config.actor_rollout_ref.model.path:
+            models["critic.model.path"] = config.critic.model.path
+        if config.data.tokenizer is not None:
+            models["data.tokenizer"] = config.data.tokenizer
+        return models
+    return {}
+
+
+def _file(key: str, path: str) -> Iterator[Problem]:
+    if "://" in path:
+        yield _remote(key, path)
+    elif not Path(path).expanduser().is_file():
+        wrong = f"{path} is a folder" if Path(path).expanduser().is_dir() else f"there is no file {path}"
+        yield Problem(key, wrong, "a file on this machine", f"set {key} to a file that exists")
+
+
+def _folder(key: str, path: str) -> Iterator[Problem]:
+    if not Path(path).expanduser().is_dir():
+        yield Problem(key, f"there is no folder {path}", "a folder on this machine", f"set {key} to one that exists")
+
+
+def _model(key: str, path: str) -> Iterator[Problem]:
+    """`owner/name` and `name` may be on the hub; anything else must be on disk."""
+    local = Path(path).expanduser()
+    if "://" in path:
+        yield _remote(key, path)
+    elif not local.is_dir() and (path.startswith(("~", ".", "/")) or path.count("/") > 1 or local.is_file()):
+        expected = "a Hugging Face model folder, or a hub name such as owner/name"
+        yield Problem(key, f"there is no folder {path}", expected, f"set {key} to a model")
+
+
+def _remote(key: str, path: str) -> Problem:
+    return Problem(key, f"{path} is a remote address, which is not read", "a local path", "copy it to this machine")
+
+
+def _logger(name: str) -> Iterator[Problem]:
+    if name != "console" and find_spec(name) is None:
+        fix = f'pip install "hone-rl[{name}]", or leave {name} out of trainer.logger'
+        yield Problem("trainer.logger", f"{name} is not installed", f"the package {name}", fix)

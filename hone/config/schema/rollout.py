@@ -1,0 +1,108 @@
+"""`actor_rollout_ref.rollout`: the engine that generates, and how it samples."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from .base import Node, OpenNode, key, node, ref
+
+ACTOR = "actor_rollout_ref.actor"
+EngineName = Literal["hf", "vllm", "sglang"]
+EngineDtype = Literal["auto", "bfloat16", "float16", "float32"]
+LoadFormat = Literal[
+    "auto", "hf", "dtensor", "megatron", "safetensors", "dummy", "dummy_hf", "dummy_dtensor", "dummy_megatron"
+]
+
+
+class SamplingKeys(Node):
+    """How the next token is drawn."""
+
+    temperature: float = key(1.0, "Divides the logits before sampling; 0 takes the most likely token.", ge=0)
+    top_k: int = key(-1, "Sample among the k most likely tokens; -1 or 0 samples among all.", ge=-1)
+    top_p: float = key(1.0, "Sample among the most likely tokens that hold this probability; 1 is all.", gt=0, le=1)
+    min_p: float = key(0.0, "Drop tokens less likely than this share of the most likely one; 0 drops none.", ge=0, le=1)
+    n: int = key(1, "Responses per prompt.", ge=1)
+    do_sample: bool = key(True, "Sample; false takes the most likely token every time.")
+
+
+class ValKwargs(SamplingKeys):
+    """How validation samples."""
+
+
+class SglangKwargs(OpenNode):
+    """Arguments for SGLang's engine; any of its own names."""
+
+    attention_backend: str | None = key(None, "Attention kernels of SGLang; null lets it choose.")
+
+
+class EngineKwargs(Node):
+    """Arguments handed to the inference engine as they are."""
+
+    vllm: dict[str, Any] = key({}, "Arguments for vLLM's engine; any of its own names.")
+    sglang: SglangKwargs = node(SglangKwargs)
+
+
+class MultiTurnConfig(Node):
+    """Conversations with tools."""
+
+    enable: bool = key(False, "Let the model call tools and go on.")
+    max_turns: int | None = key(None, "Most turns of the model in one trajectory; null is max_model_len // 3.", ge=1)
+    tool_config_path: str | None = key(None, "YAML file that lists the tools.")
+    completion_callback: str | None = key(None, "Function called after each turn.")
+    use_inference_chat_template: bool = key(False, "Render turns as at inference instead of as in training.")
+    enable_tokenization_sanity_check: bool = key(True, "Compare the ids of the turns with those of the whole chat.")
+    max_tool_response_length: int = key(256, "Longest answer of a tool, in characters.", ge=1)
+
+
+class CustomServer(Node):
+    """A rollout server class of the user's."""
+
+    path: str | None = key(None, "Python file that defines the class.")
+    name: str | None = key(None, "Name of the class in that file.")
+
+
+class AgentConfig(Node):
+    """What happens between a prompt and a finished trajectory."""
+
+    custom_async_server: CustomServer = node(CustomServer)
+    default_agent_loop: str = key("single_turn", "Agent that runs rows without an agent_name of their own.")
+    agent_loop_path: str | None = key(None, "Python file that registers more agents.")
+
+
+class RolloutConfig(SamplingKeys):
+    """Generation of trajectories during training."""
+
+    name: EngineName = key("vllm", "Engine that generates; hf is hone's own, in the trainer's process.")
+    mode: Literal["async", "sync"] = key("async", "Whether trajectories are taken as they finish or all at once.")
+    prompt_length: int = key(ref("data.max_prompt_length"), "Longest prompt in tokens.", ge=1)
+    response_length: int = key(ref("data.max_response_length"), "Longest response in tokens.", ge=1)
+    dtype: EngineDtype = key("bfloat16", "Format of the engine's weights; should be that of the trained model.")
+    gpu_memory_utilization: float = key(0.5, "Share of GPU memory for weights and KV cache.", gt=0, le=1)
+    ignore_eos: bool = key(False, "Go on after the end token, up to response_length.")
+    enforce_eager: bool = key(True, "Do not capture CUDA graphs.")
+    free_cache_engine: bool = key(True, "Free the KV cache while training.")
+    load_format: LoadFormat = key("dummy_dtensor", "How the engine gets its first weights.")
+    tensor_model_parallel_size: int = key(2, "GPUs that share one engine.", ge=1)
+    max_model_len: int | None = key(None, "Longest prompt plus response; null takes the sum of both lengths.", ge=1)
+    max_num_batched_tokens: int = key(8192, "Most tokens in one forward pass of the engine.", ge=1)
+    max_num_seqs: int = key(1024, "Most sequences generated at once.", ge=1)
+    enable_chunked_prefill: bool = key(True, "Split long prompts over several forward passes.")
+    disable_log_stats: bool = key(True, "Keep the engine's own statistics out of the log.")
+    log_prob_micro_batch_size: int | None = key(None, "Deprecated: trajectories per pass over all ranks.", ge=1)
+    log_prob_micro_batch_size_per_gpu: int = key(16, "Trajectories per pass when old log-probs are computed.", ge=1)
+    log_prob_use_dynamic_bsz: bool = key(ref(f"{ACTOR}.use_dynamic_bsz"), "Fill those micro-batches by tokens.")
+    log_prob_max_token_len_per_gpu: int = key(
+        ref(f"{ACTOR}.ppo_max_token_len_per_gpu"), "Most tokens in one of those micro-batches.", ge=1
+    )
+    repetition_penalty: float = key(1.0, "Divides the logits of tokens that were seen; 1 changes nothing.", gt=0)
+    stop: list[str] = key([], "Texts that end a response.")
+    stop_token_ids: list[int] = key([], "Token ids that end a response, next to the end token.")
+    use_fire_sampling: bool = key(False, "Sample the first token at a very high temperature (FIRE).")
+    calculate_log_probs: bool = key(False, "Keep the sampler's own log-probs, for diagnostics and rollout_is.")
+    verify_weights: Literal["first", "always", "never"] = key(
+        "first", "After which weight hand-overs the engine's log-probs are compared with the trainer's."
+    )
+    engine_kwargs: EngineKwargs = node(EngineKwargs)
+    val_kwargs: ValKwargs = node(ValKwargs, temperature=0.0, do_sample=False)
+    multi_turn: MultiTurnConfig = node(MultiTurnConfig)
+    agent: AgentConfig = node(AgentConfig)

@@ -1,0 +1,41 @@
+"""Messages and their rendering by a tokenizer's chat template: the one renderer that every data set uses."""
+
+from typing import Any
+
+from hone.errors import UserError
+
+Message = dict[str, Any]
+
+
+def as_messages(value: Any, where: str) -> list[Message]:
+    """A prompt as a list of messages; plain text is one user turn. `where` names the row and column in errors."""
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    if not isinstance(value, list) or not value:
+        raise UserError(f"{where}: expected a text or a non-empty list of {{role, content}}, found {value!r:.80}.")
+    for message in value:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
+            raise UserError(f"{where}: expected messages with a role and a content, found {message!r:.80}.")
+    # Parquet fills the fields that other rows have with nulls; templates would take them for present.
+    return [{k: v for k, v in message.items() if v is not None or k == "content"} for message in value]
+
+
+def require_chat_template(tokenizer: Any) -> None:
+    if not tokenizer.chat_template:
+        raise UserError(
+            f"The tokenizer of {tokenizer.name_or_path or 'the model'} has no chat template, and prompts are rendered "
+            "by it. Use an instruction-tuned model, or put a chat_template.jinja into the model's folder."
+        )
+
+
+def render(tokenizer: Any, messages: list[Message], *, add_generation_prompt: bool, where: str) -> list[int]:
+    """The token ids of a conversation, ready for the assistant's next turn if `add_generation_prompt`."""
+    from jinja2 import TemplateError
+
+    try:
+        encoded = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=True
+        )
+    except (TemplateError, TypeError) as problem:
+        raise UserError(f"{where}: the chat template refuses these messages: {problem}.") from problem
+    return list(encoded["input_ids"])

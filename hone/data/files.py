@@ -1,0 +1,157 @@
+"""Rows of parquet, json and jsonl files, laid end to end; a row is decoded only when it is asked for."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hone.errors import UserError
+
+ENDINGS = (".parquet", ".json", ".jsonl")
+
+
+class Source(Protocol):
+    """The rows of one file."""
+
+    columns: list[str]
+
+    def __len__(self) -> int: ...
+
+    def row(self, index: int) -> dict[str, Any]: ...
+
+    def column(self, name: str) -> Iterator[Any]: ...
+
+
+class ParquetSource:
+    def __init__(self, path: Path) -> None:
+        try:
+            self.table: pa.Table = pq.read_table(path)
+        except pa.ArrowInvalid as problem:
+            raise UserError(f"{path} is not a readable parquet file: {problem}.") from problem
+        self.columns: list[str] = self.table.column_names
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def row(self, index: int) -> dict[str, Any]:
+        return self.table.slice(index, 1).to_pylist()[0]
+
+    def column(self, name: str) -> Iterator[Any]:
+        for chunk in self.table.column(name).chunks:
+            yield from (value.as_py() for value in chunk)
+
+
+class JsonSource:
+    """Keeps the text of each row: much smaller than the decoded objects, and rows may differ in their types."""
+
+    def __init__(self, path: Path) -> None:
+        text = path.read_text(encoding="utf-8")
+        self.texts = _array_texts(path, text) if text.lstrip().startswith("[") else _line_texts(path, text)
+        self.columns: list[str] = list(dict.fromkeys(name for text in self.texts for name in json.loads(text)))
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def row(self, index: int) -> dict[str, Any]:
+        return json.loads(self.texts[index])
+
+    def column(self, name: str) -> Iterator[Any]:
+        return (json.loads(text).get(name) for text in self.texts)
+
+
+def _array_texts(path: Path, text: str) -> list[str]:
+    try:
+        rows = json.loads(text)
+    except json.JSONDecodeError as problem:
+        raise UserError(f"{path} is not valid JSON: {problem}.") from problem
+    for index, row in enumerate(rows):
+        _check_object(row, f"{path}, row {index}")
+    return [json.dumps(row) for row in rows]
+
+
+def _line_texts(path: Path, text: str) -> list[str]:
+    # Not splitlines(): a JSON string may hold U+2028 and other characters that it takes for line ends.
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    for number, line in lines:
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as problem:
+            raise UserError(
+                f"{path}, line {number} is not valid JSON: {problem}. Expected one object a line."
+            ) from problem
+        _check_object(row, f"{path}, line {number}")
+    return [line for _, line in lines]
+
+
+def _check_object(row: Any, where: str) -> None:
+    if not isinstance(row, dict):
+        raise UserError(
+            f"{where} holds a value of type {type(row).__name__}: expected an object with named columns, {{...}}."
+        )
+
+
+class Rows(Sequence[dict[str, Any]]):
+    """The rows of several files under one global index."""
+
+    def __init__(self, paths: list[Path], sources: list[Source]) -> None:
+        self.paths = paths
+        self.sources = sources
+        self.starts = np.cumsum([0, *(len(source) for source in sources)])
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        file, local = self._locate(index)
+        return self.sources[file].row(local)
+
+    def _locate(self, index: int) -> tuple[int, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"row {index} of {len(self)}")
+        file = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return file, int(index - self.starts[file])
+
+    def where(self, index: int) -> str:
+        """`FILE, row N` for messages; N counts from 0 inside the file."""
+        file, local = self._locate(index)
+        return f"{self.paths[file]}, row {local}"
+
+    def column(self, name: str) -> Iterator[Any]:
+        """The values of one column in global order; None for the rows of a file that lacks it."""
+        for source in self.sources:
+            if name in source.columns:
+                yield from source.column(name)
+            else:
+                yield from (None for _ in range(len(source)))
+
+    def require(self, column: str, key: str) -> None:
+        """Refuse files without `column`, which the configuration key `key` names."""
+        for path, source in zip(self.paths, self.sources):
+            if column not in source.columns:
+                raise UserError(
+                    f"{path} has no column '{column}' ({key}). Its columns: {', '.join(source.columns) or 'none'}. "
+                    f"Set {key} to one of them, or add the column."
+                )
+
+
+def read_rows(paths: str | Path | Sequence[str | Path]) -> Rows:
+    """Open one file or several; `~` is expanded and the ending decides the format."""
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not given:
+        raise UserError("No data file was given: expected one path or a list of paths.")
+    files = [Path(path).expanduser() for path in given]
+    return Rows(files, [_open(path) for path in files])
+
+
+def _open(path: Path) -> Source:
+    if path.suffix not in ENDINGS:
+        raise UserError(f"{path} has the ending '{path.suffix}': expected one of {', '.join(ENDINGS)}.")
+    if not path.is_file():
+        raise UserError(f"The data file {path} does not exist (the working directory is {Path.cwd()}).")
+    return ParquetSource(path) if path.suffix == ".parquet" else JsonSource(path)

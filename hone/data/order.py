@@ -1,0 +1,38 @@
+"""The order in which rows are seen: a pure function of seed and step, so that a resumed run needs no saved state."""
+
+import numpy as np
+
+from hone.errors import UserError
+
+
+def epoch_order(num_rows: int, *, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
+    """[num_rows] the row indices of one epoch; every epoch of a seed has an order of its own."""
+    if not shuffle:
+        return np.arange(num_rows)
+    return np.random.default_rng([seed, epoch]).permutation(num_rows)
+
+
+class BatchOrder:
+    """Which rows make the batch of a step, with steps counted from 0 over all epochs."""
+
+    def __init__(self, num_rows: int, batch_size: int, *, seed: int, shuffle: bool, drop_last: bool = True) -> None:
+        if num_rows == 0 or (drop_last and num_rows < batch_size):
+            raise UserError(
+                f"data.train_batch_size={batch_size} is larger than the {num_rows} rows that data.train_files give "
+                "(after sampling and filtering): not one full batch. Lower data.train_batch_size or give more rows."
+            )
+        self.num_rows = num_rows
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.steps_per_epoch = num_rows // batch_size if drop_last else -(-num_rows // batch_size)
+        self._epoch = -1
+        self._order = np.arange(0)
+
+    def batch(self, step: int) -> np.ndarray:
+        """Row indices of one step: batch_size of them, fewer at an epoch's end without drop_last."""
+        epoch, position = divmod(step, self.steps_per_epoch)
+        if epoch != self._epoch:
+            self._order = epoch_order(self.num_rows, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
+            self._epoch = epoch
+        return self._order[position * self.batch_size : (position + 1) * self.batch_size]

@@ -1,0 +1,157 @@
+"""Attention over sequences laid end to end, hooked into transformers' attention registry.
+
+A model whose implementation is set to `hone` hands its queries, keys and values to the layout object given to the
+forward call (`model(..., layout=layout)`). A layout knows which tokens see which: `PackedLayout` here for training and
+scoring, the slot cache of the `hf` rollout for generation. Nothing of a model is rewritten or subclassed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+
+IMPLEMENTATION = "hone"
+
+
+class Layout(Protocol):
+    position_ids: Tensor  # [1, tokens]
+
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, softcap: float | None
+    ) -> Tensor:
+        """q [tokens, heads, D], k and v [tokens, kv_heads, D] -> [tokens, heads, D]."""
+        ...
+
+
+def _attention_forward(
+    module: nn.Module,
+    query: Tensor,  # [1, heads, tokens, D]
+    key: Tensor,  # [1, kv_heads, tokens, D]
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    layout: Layout | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    if layout is None:
+        raise RuntimeError(
+            f"{type(module).__name__} did not receive the token layout: this model does not pass keyword arguments on "
+            "to its attention, so it cannot run packed; set use_remove_padding=False"
+        )
+    if kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
+        raise RuntimeError(
+            f"{type(module).__name__} uses attention sinks or a position bias, which packing does not know"
+        )
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer = getattr(module, "layer_idx", 0)
+    return layout.attend(layer, q, k, v, scale=scale, window=sliding_window, softcap=softcap)[None], None
+
+
+# The name is not entered in the mask registry on purpose: transformers then builds no mask at all.
+AttentionInterface.register(IMPLEMENTATION, _attention_forward)
+
+
+@contextmanager
+def layout_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Runs the model's attention through the layout given to its forward call, and restores what was set before."""
+    config = model.config
+    before = config._attn_implementation
+    config._attn_implementation = IMPLEMENTATION
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+def supports_layouts(model: PreTrainedModel) -> bool:
+    """Whether the model calls its attention through the registry, as layouts need."""
+    return bool(getattr(model, "_supports_attention_backend", False))
+
+
+class PackedLayout:
+    """Sequences laid end to end; a token sees its own sequence up to itself.
+
+    Matrix products run over all tokens at once; attention alone runs on rectangles of sequences of nearly equal length,
+    where causal attention needs no mask: padding stands to the right of every real token.
+    """
+
+    def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu") -> None:
+        starts = torch.tensor([0, *lengths]).cumsum(0)
+        self.position_ids = torch.cat([torch.arange(n) for n in lengths])[None].to(device)
+        self.buckets: list[tuple[int, int]] = []  # (sequences, padded length)
+        gather, places = [], torch.empty(int(starts[-1]), dtype=torch.int64)
+        filled = 0
+        for rows in _buckets(lengths):
+            width = lengths[rows[0]]
+            for row in rows:
+                index = torch.arange(width)
+                gather.append(starts[row] + index.clamp(max=lengths[row] - 1))
+                places[starts[row] : starts[row + 1]] = filled + index[: lengths[row]]
+                filled += width
+            self.buckets.append((len(rows), width))
+        self.gather = torch.cat(gather).to(device)  # [padded tokens] which token stands at each place of the rectangles
+        self.places = places.to(device)  # [tokens] where each token stands in the rectangles
+
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, softcap: float | None
+    ) -> Tensor:
+        rectangles = [x.index_select(0, self.gather).split([n * w for n, w in self.buckets]) for x in (q, k, v)]
+        outputs = []
+        for (rows, width), q_, k_, v_ in zip(self.buckets, *rectangles, strict=True):
+            shaped = [x.view(rows, width, *x.shape[1:]).transpose(1, 2) for x in (q_, k_, v_)]
+            out = causal_attention(*shaped, scale=scale, window=window, softcap=softcap)
+            outputs.append(out.transpose(1, 2).reshape(rows * width, *out.shape[1::2]))
+        return torch.cat(outputs).index_select(0, self.places)
+
+
+def _buckets(lengths: Sequence[int], fill: float = 0.85) -> list[list[int]]:
+    """Rows in groups, longest first, so that the shortest of a group is at least `fill` of its longest."""
+    groups: list[list[int]] = []
+    for row in sorted((i for i, n in enumerate(lengths) if n), key=lambda i: -lengths[i]):
+        if groups and lengths[row] >= fill * lengths[groups[-1][0]]:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
+def causal_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None = None, softcap: float | None = None
+) -> Tensor:
+    """q [rows, heads, L, D], k and v [rows, kv_heads, L, D] -> [rows, heads, L, D]; kv heads are shared by groups."""
+    length = q.shape[2]
+    grouped = q.shape[1] != k.shape[1]
+    if softcap is None and (window is None or window >= length):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
+    distance = torch.arange(length, device=q.device)[:, None] - torch.arange(length, device=q.device)
+    visible = (distance >= 0) & (distance < (window or length))
+    return masked_attention(q, k, v, visible, scale=scale, softcap=softcap)
+
+
+def masked_attention(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, *, scale: float, softcap: float | None
+) -> Tensor:
+    """Attention written out: `visible` is a boolean mask that broadcasts to [rows, kv_heads, queries per head, keys].
+
+    q [rows, heads, Q, D]; query heads that share a kv head are laid along the query axis, so keys are never copied.
+    """
+    rows, heads, queries, width = q.shape
+    kv_heads = k.shape[1]
+    groups = heads // kv_heads
+    stacked = q.reshape(rows, kv_heads, groups * queries, width)
+    scores = (stacked * scale) @ k.transpose(-1, -2)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if queries > 1 and visible.shape[-2] > 1:
+        visible = visible.repeat(*(1,) * (visible.dim() - 2), groups, 1)
+    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1, dtype=torch.float32).to(v.dtype)
+    return (weights @ v).reshape(rows, heads, queries, width)

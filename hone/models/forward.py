@@ -1,0 +1,44 @@
+"""Hidden states of a ragged batch of tokens, computed packed (no padding) or as a padded rectangle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hone.models.attention import Layout, PackedLayout, layout_attention
+
+
+def hidden_states(model: PreTrainedModel, input_ids: Tensor, lengths: Sequence[int], *, packed: bool) -> Tensor:
+    """Last hidden states [tokens, H] of sequences laid end to end in `input_ids` [tokens].
+
+    Packed and padded give the same numbers; packed computes none for padding. The padded way goes through the model's
+    own attention implementation and serves models that do not call theirs through transformers' registry.
+    """
+    if packed:
+        layout = PackedLayout(lengths, input_ids.device)
+        with layout_attention(model):
+            return run_layout(model, input_ids, layout)
+    ids, mask = _rectangle(input_ids, lengths)
+    positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    output = model.base_model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
+    return output.last_hidden_state[mask.bool()]
+
+
+def run_layout(model: PreTrainedModel, input_ids: Tensor, layout: Layout) -> Tensor:
+    """Last hidden states [tokens, H]; call it inside `layout_attention(model)`."""
+    output = model.base_model(
+        input_ids=input_ids[None], position_ids=layout.position_ids, use_cache=False, layout=layout
+    )
+    return output.last_hidden_state[0]
+
+
+def _rectangle(input_ids: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Right-padded ids and mask [rows, longest]; the padding id is 0 and is never seen by a real token."""
+    sizes = torch.tensor(lengths, device=input_ids.device)
+    mask = torch.arange(max(lengths), device=input_ids.device) < sizes[:, None]
+    ids = torch.zeros(mask.shape, dtype=input_ids.dtype, device=input_ids.device)
+    ids[mask] = input_ids
+    return ids, mask.long()

@@ -1,0 +1,120 @@
+"""Hugging Face models and tokenizers as hone wants them: one dtype, a known attention, a head that starts at zero."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from hone.errors import UserError
+from hone.models.attention import supports_layouts
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model comes from and how it is changed on the way in."""
+
+    path: str
+    dtype: torch.dtype = torch.float32
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    attn_implementation: str = "sdpa"
+    config_overrides: dict[str, Any] = field(default_factory=dict)
+    trust_remote_code: bool = False
+    external_lib: str | None = None
+    gradient_checkpointing: bool = False
+    packed: bool = True
+
+    @property
+    def location(self) -> str:
+        return str(Path(self.path).expanduser()) if self.path.startswith("~") else self.path
+
+
+def available_attention(wanted: str, device: torch.device) -> str:
+    """`wanted`, or torch's exact attention where flash attention cannot run; both compute the same function."""
+    if wanted.startswith("flash") and (device.type != "cuda" or importlib.util.find_spec("flash_attn") is None):
+        return "sdpa"
+    return wanted
+
+
+def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    location = str(Path(path).expanduser()) if path.startswith("~") else path
+    try:
+        return AutoTokenizer.from_pretrained(location, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise UserError(f"no tokenizer could be loaded from {path!r}: {_first_line(error)}") from error
+
+
+def load_causal_lm(source: ModelSource) -> PreTrainedModel:
+    """The policy. Raises UserError when the folder holds no causal language model or cannot run packed."""
+    model = _load(AutoModelForCausalLM, source)[0]
+    if source.packed and not supports_layouts(model):
+        raise UserError(
+            f"{type(model).__name__} does not call its attention through transformers' registry and cannot run packed; "
+            "set actor_rollout_ref.model.use_remove_padding=False and another rollout than hf"
+        )
+    return model
+
+
+def load_value_model(source: ModelSource) -> PreTrainedModel:
+    """The critic: the backbone with one number per token. A head that the checkpoint lacks starts at zero."""
+    model, missing = _load(AutoModelForTokenClassification, source, num_labels=1, classifier_dropout=0.0)
+    head = value_head(model)
+    if any(name.startswith(("score", "classifier")) for name in missing):
+        torch.nn.init.zeros_(head.weight)
+        if head.bias is not None:
+            torch.nn.init.zeros_(head.bias)
+    return model
+
+
+def value_head(model: PreTrainedModel) -> torch.nn.Linear:
+    head = getattr(model, "score", None) or getattr(model, "classifier", None)
+    if not isinstance(head, torch.nn.Linear) or head.out_features != 1:
+        raise UserError(f"{type(model).__name__} has no linear head with one output, which a critic needs")
+    return head
+
+
+def _load(auto: Any, source: ModelSource, **config_changes: Any) -> tuple[PreTrainedModel, set[str]]:
+    if source.external_lib:
+        importlib.import_module(source.external_lib)
+    overrides = {**source.config_overrides, **config_changes}
+    try:
+        config = AutoConfig.from_pretrained(source.location, trust_remote_code=source.trust_remote_code)
+        _check_overrides(config, source.config_overrides)
+        model, report = auto.from_pretrained(
+            source.location,
+            dtype=source.dtype,
+            attn_implementation=source.attn_implementation,
+            trust_remote_code=source.trust_remote_code,
+            output_loading_info=True,
+            **overrides,
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(f"no model could be loaded from {source.path!r}: {_first_line(error)}") from error
+    if source.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model.to(source.device), set(report["missing_keys"])
+
+
+def _check_overrides(config: Any, overrides: dict[str, Any]) -> None:
+    unknown = [key for key in overrides if not hasattr(config, key)]
+    if unknown:
+        raise UserError(
+            f"model.override_config: {type(config).__name__} has no {', '.join(map(repr, unknown))}; "
+            "name a key of the model's config.json"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]

@@ -1,0 +1,236 @@
+"""The `hf` engine: requests join and leave a running batch at every token.
+
+A request waits until a slot is free; prompts that are the same (the n samples of a group) are computed once and their
+keys copied to every slot; finished rows leave at once and the gaps are closed, so no row of the batch is ever idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hone.errors import UserError
+from hone.models.attention import Layout, layout_attention, supports_layouts
+from hone.models.forward import run_layout
+from hone.models.heads import LogitHead
+from hone.models.precision import autocast
+from hone.rollout.hf.cache import DecodeLayout, PrefillLayout, SlotCache
+from hone.rollout.hf.sampling import RowSampling, penalise_repetition, sample, uniforms
+from hone.rollout.interface import Completion, Sampling
+
+
+@dataclass(eq=False)
+class Request:
+    """A completion on its way."""
+
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    stop_ids: frozenset[int]
+    future: asyncio.Future[Completion]
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why it is over, or None while it is not."""
+        if self.token_ids and self.token_ids[-1] in self.stop_ids:
+            return "stop"
+        return "length" if len(self.token_ids) >= self.sampling.max_tokens else None
+
+
+class HFEngine:
+    """Generates with a transformers causal LM, in the process and with the tensors of whoever owns the model.
+
+    max_num_seqs:           rows that run at once
+    max_num_batched_tokens: prompt tokens computed in one forward call (a longer prompt is computed alone)
+    max_model_len:          prompt and response together
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        eos_token_ids: Iterable[int],
+        max_num_seqs: int = 1024,
+        max_num_batched_tokens: int = 8192,
+        max_model_len: int,
+        compute_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if not supports_layouts(model):
+            raise UserError(
+                f"rollout.name=hf cannot run {type(model).__name__}: its attention is not in transformers' registry"
+            )
+        self.model = model
+        self.head = LogitHead.of(model)
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_model_len = max_model_len
+        self.compute_dtype = compute_dtype
+        self.cache = SlotCache()
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []  # running[r] is in slot r
+        self.version = 0
+        self._loop: asyncio.Task[None] | None = None
+        self._rows: RowSampling | None = None
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+        total = len(prompt_ids) + sampling.max_tokens
+        if not prompt_ids or sampling.max_tokens < 1:
+            raise ValueError("a completion needs a prompt of at least one token and max_tokens of at least 1")
+        if total > self.max_model_len:
+            raise UserError(
+                f"a prompt of {len(prompt_ids)} tokens and max_tokens={sampling.max_tokens} need {total} tokens, "
+                f"rollout.max_model_len is {self.max_model_len}"
+            )
+        stop = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_token_ids)
+        request = Request(tuple(prompt_ids), sampling, stop, asyncio.get_running_loop().create_future())
+        self.waiting.append(request)
+        if self._loop is None or self._loop.done():
+            self._loop = asyncio.create_task(self._run())
+        return await request.future
+
+    async def update_weights(self, weights: Iterable[tuple[str, Tensor]] | None, version: int) -> None:
+        if weights is not None:
+            own = self.model.state_dict()
+            for name, tensor in weights:
+                own[name].copy_(tensor)
+        self.version = version
+
+    async def sleep(self) -> None:
+        if self.running:
+            raise RuntimeError("cannot free the KV cache while completions are running")
+        self.cache.clear()
+
+    async def wake(self) -> None:
+        """The cache is made anew when the next prompt arrives."""
+
+    async def _run(self) -> None:
+        try:
+            while self.waiting or self.running:
+                self._drop_cancelled()
+                admitted = self._admit()
+                if admitted:
+                    self._prefill(admitted)
+                elif self.running:
+                    self._decode()
+                await asyncio.sleep(0)
+        except BaseException as error:
+            for request in [*self.running, *self.waiting]:
+                if not request.future.done():
+                    request.future.set_exception(error)
+            self.running, self._rows = [], None
+            self.waiting.clear()
+            if not isinstance(error, Exception):
+                raise
+
+    def _drop_cancelled(self) -> None:
+        if any(r.future.cancelled() for r in self.running):
+            self._keep([not r.future.cancelled() for r in self.running])
+        if any(r.future.cancelled() for r in self.waiting):
+            self.waiting = deque(r for r in self.waiting if not r.future.cancelled())
+
+    def _admit(self) -> list[Request]:
+        """The waiting requests that fit the free slots and the budget of prompt tokens, same prompts counted once."""
+        admitted: list[Request] = []
+        prompts: set[tuple[int, ...]] = set()
+        tokens = 0
+        while self.waiting and len(self.running) + len(admitted) < self.max_num_seqs:
+            prompt = self.waiting[0].prompt_ids
+            more = 0 if prompt in prompts else len(prompt)
+            if admitted and tokens + more > self.max_num_batched_tokens:
+                break
+            prompts.add(prompt)
+            tokens += more
+            admitted.append(self.waiting.popleft())
+        return admitted
+
+    def _prefill(self, admitted: list[Request]) -> None:
+        prompts = list(dict.fromkeys(r.prompt_ids for r in admitted))
+        place = {prompt: i for i, prompt in enumerate(prompts)}
+        lengths = [len(p) for p in prompts]
+        first = len(self.running)
+        self.running = self.running + admitted
+        self._rows = None
+        self.cache.reserve(len(self.running), max(len(r.prompt_ids) + r.sampling.max_tokens for r in self.running))
+        of_slot = [place[r.prompt_ids] for r in admitted]
+        layout = PrefillLayout(self.cache, lengths, of_slot, first, self.model.device)
+        last = torch.tensor(lengths).cumsum(0) - 1
+        self._advance([t for p in prompts for t in p], layout, first=first, pick=last[torch.tensor(of_slot)])
+
+    def _decode(self) -> None:
+        positions = torch.tensor([len(r.prompt_ids) + len(r.token_ids) - 1 for r in self.running])
+        layout = DecodeLayout(self.cache, positions.to(self.model.device), int(positions.max()))
+        self._advance([r.token_ids[-1] for r in self.running], layout, first=0, pick=None)
+
+    @torch.no_grad()
+    def _advance(self, input_ids: list[int], layout: Layout, *, first: int, pick: Tensor | None) -> None:
+        """Runs the tokens and gives every row from `first` on its next one; `pick` names the states that predict it."""
+        self.model.eval()
+        ids = torch.tensor(input_ids, device=self.model.device)
+        with layout_attention(self.model), autocast(ids.device, self.model.dtype, self.compute_dtype):
+            hidden = run_layout(self.model, ids, layout)
+            if pick is not None:
+                hidden = hidden[pick.to(hidden.device)]
+            logits = self.head.logits(hidden)
+        self._append(self.running[first:], *self._draw(logits, first))
+
+    def _draw(self, logits: Tensor, first: int) -> tuple[list[int], list[float]]:
+        rows = self.running[first:]
+        if any(r.sampling.repetition_penalty != 1.0 for r in rows):
+            seen = [[*r.prompt_ids, *r.token_ids] for r in rows]
+            logits = penalise_repetition(logits, seen, [r.sampling.repetition_penalty for r in rows])
+        seeds = np.array([r.sampling.seed & 0xFFFFFFFFFFFFFFFF for r in rows], dtype=np.uint64)
+        positions = np.array([len(r.token_ids) for r in rows], dtype=np.uint64)
+        uniform = torch.from_numpy(uniforms(seeds, positions)).to(logits.device)
+        tokens, logprobs = sample(logits, self._sampling_rows(first, logits.device), uniform)
+        return tokens.tolist(), logprobs.tolist()
+
+    def _sampling_rows(self, first: int, device: torch.device) -> RowSampling:
+        if self._rows is None or first:
+            params = [r.sampling for r in self.running[first:]]
+            rows = RowSampling(
+                torch.tensor([p.temperature for p in params], dtype=torch.float32, device=device),
+                torch.tensor([p.top_k for p in params], device=device),
+                torch.tensor([p.top_p for p in params], dtype=torch.float32, device=device),
+                torch.tensor([p.min_p for p in params], dtype=torch.float32, device=device),
+            )
+            if first:
+                return rows
+            self._rows = rows
+        return self._rows
+
+    def _append(self, rows: list[Request], tokens: list[int], logprobs: list[float]) -> None:
+        for request, token, logprob in zip(rows, tokens, logprobs, strict=True):
+            request.token_ids.append(token)
+            request.logprobs.append(logprob)
+            request.versions.append(self.version)
+        reasons = [r.stop_reason for r in self.running]
+        for request, reason in zip(self.running, reasons, strict=True):
+            if reason is not None and not request.future.done():
+                completion = Completion(request.token_ids, request.logprobs, reason, request.versions)  # type: ignore[arg-type]
+                request.future.set_result(completion)
+        if any(reasons):
+            self._keep([reason is None for reason in reasons])
+
+    def _keep(self, stays: list[bool]) -> None:
+        """Closes the gaps: the last rows move into the slots of those that leave."""
+        left = sum(stays)
+        gaps = [r for r in range(left) if not stays[r]]
+        movers = [r for r in range(left, len(stays)) if stays[r]]
+        for gap, mover in zip(gaps, movers, strict=True):
+            self.running[gap] = self.running[mover]
+        if movers:
+            columns = max(len(self.running[gap].prompt_ids) + len(self.running[gap].token_ids) for gap in gaps)
+            device = self.model.device
+            self.cache.move(torch.tensor(movers, device=device), torch.tensor(gaps, device=device), columns)
+        self.running = self.running[:left]
+        self._rows = None

@@ -1,0 +1,43 @@
+"""Seconds of the parts of a step, and how near the hardware's limit the update ran."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class Timer:
+    """Adds up seconds by name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - begun
+
+    def metrics(self) -> dict[str, float]:
+        return {f"timing_s/{name}": value for name, value in self.seconds.items()}
+
+
+def measured_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
+    """Floating-point operations per second that a large matrix product reaches here: what `perf/mfu` is relative to.
+
+    Measured rather than looked up, so that it means the same on every CPU and GPU.
+    """
+    size = 4096 if device.type == "cuda" else 768
+    a = torch.ones(size, size, device=device, dtype=dtype)
+    best = float("inf")
+    for _ in range(4):
+        begun = time.perf_counter()
+        (a @ a)[0, 0].item()  # reading a number waits for the device
+        best = min(best, time.perf_counter() - begun)
+    return 2 * size**3 / best

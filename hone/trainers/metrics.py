@@ -1,0 +1,107 @@
+"""The numbers of a step under the names that users' dashboards know."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import mean
+
+import torch
+from torch import Tensor
+
+from hone.batch import Batch
+from hone.rewards.manager import Reward
+
+
+def batch_metrics(batch: Batch, max_response_length: int) -> dict[str, float]:
+    """Lengths, scores, rewards, advantages, returns and values of a step; masked positions never count."""
+    mask = batch["response_mask"].bool()
+    lengths = batch.lengths - batch["prompt_length"]
+    metrics = {
+        **_spread("response_length", lengths),
+        **_spread("prompt_length", batch["prompt_length"]),
+        **_spread("num_turns", batch["num_turns"]),
+        "response_length/clip_ratio": float((lengths >= max_response_length).float().mean()),
+        **_spread("critic/score", batch["score"][batch["scored"]]),
+        **_spread("critic/advantages", batch["advantages"][mask]),
+        **_spread("critic/returns", batch["returns"][mask]),
+    }
+    rewards = torch.zeros(len(batch)).index_add_(0, batch.segment_ids, torch.where(mask, batch["rewards"], 0.0))
+    metrics.update(_spread("critic/rewards", rewards[batch["scored"]]))
+    if "values" in batch:
+        values, returns = batch["values"][mask], batch["returns"][mask]
+        metrics.update(_spread("critic/values", values))
+        unexplained = (returns - values).var(unbiased=False) / returns.var(unbiased=False).clamp(min=1e-8)
+        metrics["critic/vf_explained_var"] = float(1 - unexplained) if len(values) else 0.0
+    return metrics
+
+
+def _spread(name: str, values: Tensor) -> dict[str, float]:
+    if not len(values):
+        return {}
+    values = values.float()
+    return {
+        f"{name}/mean": float(values.mean()),
+        f"{name}/max": float(values.max()),
+        f"{name}/min": float(values.min()),
+    }
+
+
+def speed_metrics(seconds: dict[str, float], batch: Batch, ranks: int) -> dict[str, float]:
+    """perf/* and timing_per_token_ms/*; `seconds` are those of the step's parts."""
+    tokens = batch.num_tokens
+    response = int(batch["response_mask"].sum())
+    step = seconds["step"]
+    metrics = {
+        "perf/total_num_tokens": float(tokens),
+        "perf/time_per_step": step,
+        "perf/throughput": tokens / (step * ranks),
+        **{f"global_seqlen/{k.rsplit('/', 1)[1]}": v for k, v in _spread("all", batch.lengths).items()},
+    }
+    for name in ("gen", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor"):
+        if name in seconds:
+            count = response if name == "gen" else tokens
+            metrics[f"timing_per_token_ms/{name}"] = 1000 * seconds[name] / max(count, 1)
+    return metrics
+
+
+def validation_metrics(data_sources: Sequence[str], uids: Sequence[str], rewards: Sequence[Reward]) -> dict[str, float]:
+    """val-core/<data source>/<variable>/{mean@N, best@N/mean, maj@N/mean} and val-aux for further numbers.
+
+    The variable is `acc` when the reward function gives one, else `reward`. best@N is the best of a prompt's N
+    responses; maj@N, where the function gives `pred`, is the score of the most frequent prediction.
+    """
+    by_source: dict[str, dict[str, list[Reward]]] = defaultdict(lambda: defaultdict(list))
+    for source, uid, reward in zip(data_sources, uids, rewards, strict=True):
+        by_source[source][uid].append(reward)
+    metrics: dict[str, float] = {}
+    for source, prompts in by_source.items():
+        names = {k for rs in prompts.values() for r in rs for k, v in r.extras.items() if isinstance(v, float)}
+        core = "acc" if "acc" in names else "reward"
+        for name in sorted(names | {"reward"}):
+            section = "val-core" if name == core else "val-aux"
+            metrics.update(_of_variable(f"{section}/{source}/{name}", name, list(prompts.values())))
+    return metrics
+
+
+def _of_variable(prefix: str, name: str, prompts: list[list[Reward]]) -> dict[str, float]:
+    values = [[_number(r, name) for r in responses] for responses in prompts]
+    n = max(len(v) for v in values)
+    metrics = {f"{prefix}/mean@{n}": mean(mean(v) for v in values)}
+    if n > 1:
+        metrics[f"{prefix}/best@{n}/mean"] = mean(max(v) for v in values)
+        if all("pred" in r.extras for responses in prompts for r in responses):
+            picks = [_majority(responses, v) for responses, v in zip(prompts, values, strict=True)]
+            metrics[f"{prefix}/maj@{n}/mean"] = mean(picks)
+    return metrics
+
+
+def _number(reward: Reward, name: str) -> float:
+    value = reward.score if name == "reward" else reward.extras.get(name, 0.0)
+    return float(value) if isinstance(value, float | int) else 0.0
+
+
+def _majority(responses: list[Reward], values: list[float]) -> float:
+    """The value of the first response that gives the most frequent prediction."""
+    predictions = [str(r.extras["pred"]) for r in responses]
+    return values[predictions.index(max(predictions, key=predictions.count))]

@@ -1,0 +1,163 @@
+"""Everything an RL run needs before its first step: data, order, worker groups, the sampler, plans and loggers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from hone.cluster import Executor, Role, WorkerGroup
+from hone.config import Loaded
+from hone.config.schema.ppo import PPOConfig
+from hone.data.order import BatchOrder
+from hone.data.prompts import PromptDataset
+from hone.models.load import load_tokenizer
+from hone.models.precision import pick_device
+from hone.rewards.custom import load_function
+from hone.rewards.manager import RewardManager
+from hone.rewards.scorers import default_compute_score
+from hone.tracking.loggers import Tracker
+from hone.tracking.run_directory import write_config
+from hone.trainers.sampling import Sampler
+from hone.trainers.updates import UpdatePlan
+from hone.workers.actor import ActorWorker, ReferenceWorker
+from hone.workers.critic import CriticWorker
+from hone.workers.rollout import RolloutWorker
+from hone.workers.settings import RunSettings
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Setup:
+    loaded: Loaded
+    directory: Path
+    tokenizer: PreTrainedTokenizerBase
+    train_data: PromptDataset
+    val_data: PromptDataset | None
+    order: BatchOrder
+    total_steps: int
+    groups: Mapping[str, WorkerGroup]
+    sampler: Sampler
+    actor_plan: UpdatePlan
+    critic_plan: UpdatePlan
+
+    @contextmanager
+    def track(self, first_step: int) -> Iterator[Tracker]:
+        """The run's loggers; lines of steps that are going to be done again are dropped."""
+        trainer = self.loaded.config.trainer
+        write_config(self.directory, self.loaded.to_yaml())
+        tracker = Tracker(
+            list(trainer.logger),
+            project=trainer.project_name,
+            experiment=trainer.experiment_name,
+            directory=self.directory,
+            config=self.loaded.config.model_dump(),
+            first_step=first_step + 1 if first_step else 0,
+        )
+        try:
+            yield tracker
+        finally:
+            tracker.close()
+
+    def reward_metrics(self) -> dict[str, float]:
+        manager = self.sampler.manager
+        return {"reward/errors": float(manager.errors), "reward/timeouts": float(manager.timeouts)}
+
+    def say(self, message: str) -> None:
+        logger.info(message)
+
+
+def set_up(loaded: Loaded, executor: Executor) -> Setup:
+    """Cheap things first: data and arithmetic are checked before any model is loaded."""
+    config: PPOConfig = loaded.config
+    tokenizer = load_tokenizer(
+        config.data.tokenizer or config.actor_rollout_ref.model.path, trust_remote_code=config.data.trust_remote_code
+    )
+    train_data = _prompts(config, tokenizer, training=True)
+    val_data = _prompts(config, tokenizer, training=False) if config.data.val_files else None
+    data = config.data
+    order = BatchOrder(len(train_data), data.train_batch_size, seed=data.seed, shuffle=data.shuffle)
+    total_steps = config.trainer.total_training_steps or config.trainer.total_epochs * order.steps_per_epoch
+    manager = RewardManager(_reward_function(config))
+    settings = RunSettings(pick_device(config.trainer.device), total_steps, config.trainer.seed, loaded.user_keys)
+    groups = executor.start(_roles(config, settings))
+    return Setup(
+        loaded=loaded,
+        directory=Path(config.trainer.default_local_dir).expanduser(),
+        tokenizer=tokenizer,
+        train_data=train_data,
+        val_data=val_data,
+        order=order,
+        total_steps=total_steps,
+        groups=groups,
+        sampler=Sampler(groups["rollout"], tokenizer, manager),
+        actor_plan=_actor_plan(config),
+        critic_plan=_critic_plan(config),
+    )
+
+
+def _prompts(config: PPOConfig, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> PromptDataset:
+    data = config.data
+    files = data.train_files if training else data.val_files
+    assert files is not None
+    return PromptDataset(
+        files,
+        tokenizer=tokenizer,
+        prompt_key=data.prompt_key,
+        reward_fn_key=data.reward_fn_key,
+        image_key=data.image_key,
+        video_key=data.video_key,
+        max_prompt_length=data.max_prompt_length,
+        truncation=data.truncation,
+        filter_overlong_prompts=data.filter_overlong_prompts,
+        filter_overlong_prompts_workers=data.filter_overlong_prompts_workers,
+        max_samples=data.train_max_samples if training else data.val_max_samples,
+        shuffle=data.shuffle if training else data.validation_shuffle,
+        seed=data.seed,
+    )
+
+
+def _reward_function(config: PPOConfig):  # type: ignore[no-untyped-def]
+    custom = config.custom_reward_function
+    return load_function(custom.path, custom.name) if custom.path else default_compute_score
+
+
+def _roles(config: PPOConfig, settings: RunSettings) -> dict[str, Role]:
+    """In the order in which they are built: the rollout shares the actor's weights."""
+    arguments = {"config": config, "run": settings}
+    roles = {"actor": Role(ActorWorker, arguments)}
+    if config.needs_reference:
+        roles["ref"] = Role(ReferenceWorker, arguments)
+    if config.trains_critic:
+        roles["critic"] = Role(CriticWorker, arguments)
+    roles["rollout"] = Role(RolloutWorker, arguments)
+    return roles
+
+
+def _actor_plan(config: PPOConfig) -> UpdatePlan:
+    actor = config.actor_rollout_ref.actor
+    return UpdatePlan(
+        mini_batch=actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n,
+        epochs=actor.ppo_epochs,
+        loss_agg_mode=actor.loss_agg_mode,
+        scale_length=actor.loss_scale_factor or config.data.max_response_length,
+        shuffle=actor.shuffle,
+        seed=config.trainer.seed if actor.data_loader_seed is None else actor.data_loader_seed,
+    )
+
+
+def _critic_plan(config: PPOConfig) -> UpdatePlan:
+    critic = config.critic
+    return UpdatePlan(
+        mini_batch=critic.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n,
+        epochs=critic.ppo_epochs,
+        loss_agg_mode=critic.loss_agg_mode,
+        scale_length=config.data.max_response_length,
+        shuffle=critic.shuffle,
+        seed=config.trainer.seed if critic.data_loader_seed is None else critic.data_loader_seed,
+    )

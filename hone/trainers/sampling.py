@@ -1,0 +1,85 @@
+"""From prompts to finished, scored trajectories: hands out tasks and takes back what comes, scoring as it comes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from hone.agents import Trajectory
+from hone.cluster import WorkerGroup
+from hone.data.prompts import Sample
+from hone.rewards.manager import Reward, RewardManager
+from hone.rollout.interface import Sampling
+from hone.workers.rollout import RolloutTask
+
+
+def trajectory_seed(*parts: int | str) -> int:
+    """A seed that is a function of the run's seed and of which trajectory this is, and of nothing else."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@dataclass
+class Sampled:
+    """The trajectories of some prompts, in the prompts' order, n side by side; rewards may still be on their way."""
+
+    samples: list[Sample]
+    trajectories: list[Trajectory]
+    answers: list[str]
+    pending_rewards: list[Future[Reward]]
+
+    def rewards(self) -> list[Reward]:
+        """Waits for the last score. A mistake in the reward's set-up is raised here."""
+        return [future.result() for future in self.pending_rewards]
+
+    def lines(self, tokenizer: PreTrainedTokenizerBase, rewards: Sequence[Reward]) -> list[dict[str, Any]]:
+        """One object per trajectory for a dump."""
+        prompts = tokenizer.batch_decode([t.prompt_ids for t in self.trajectories])
+        return [
+            {"input": prompt, "output": answer, "gts": sample.ground_truth, "score": reward.score, **reward.extras}
+            for prompt, answer, sample, reward in zip(prompts, self.answers, self.samples, rewards, strict=True)
+        ]
+
+
+class Sampler:
+    """Runs n agents per prompt on the rollout group and scores each trajectory as soon as it is there."""
+
+    def __init__(
+        self, rollout: WorkerGroup, tokenizer: PreTrainedTokenizerBase, manager: RewardManager, *, threads: int = 4
+    ) -> None:
+        self.rollout = rollout
+        self.tokenizer = tokenizer
+        self.manager = manager
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="reward")
+
+    def __call__(
+        self,
+        prompts: Sequence[Sample],
+        *,
+        n: int,
+        sampling: Sampling,
+        seed: Sequence[int | str],
+        on_finished: Callable[[], None] = lambda: None,
+    ) -> Sampled:
+        samples = [sample for sample in prompts for _ in range(n)]
+        tasks = [
+            RolloutTask(i, sample, replace(sampling, seed=trajectory_seed(*seed, sample.uid, i % n)))
+            for i, sample in enumerate(samples)
+        ]
+        trajectories: list[Any] = [None] * len(tasks)
+        answers = [""] * len(tasks)
+        rewards: list[Any] = [None] * len(tasks)
+        for index, trajectory in self.rollout.stream("rollout", tasks):
+            trajectories[index] = trajectory
+            answers[index] = self.tokenizer.decode(trajectory.response_ids, skip_special_tokens=True)
+            rewards[index] = self.pool.submit(self._score, samples[index], answers[index])
+            on_finished()
+        return Sampled(samples, trajectories, answers, rewards)
+
+    def _score(self, sample: Sample, answer: str) -> Reward:
+        return self.manager.score_one(sample.data_source, answer, sample.ground_truth, sample.extra_info)

@@ -1,0 +1,144 @@
+"""Supervised fine-tuning: batches of demonstrations, one optimiser step each, over the assistant's tokens alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from hone.algorithms import loss_weights
+from hone.batch import Batch
+from hone.cluster import Executor, Role
+from hone.config import Loaded
+from hone.config.schema.sft import SFTConfig
+from hone.data.order import BatchOrder
+from hone.data.sft import SFTDataset
+from hone.models.load import load_tokenizer
+from hone.models.precision import pick_device
+from hone.tracking.console import progress_bar
+from hone.tracking.loggers import Tracker
+from hone.tracking.run_directory import write_config
+from hone.tracking.timing import Timer
+from hone.trainers.checkpoints import Checkpoints, due, read_state
+from hone.workers.settings import RunSettings
+from hone.workers.sft import SFTWorker
+
+logger = logging.getLogger(__name__)
+
+
+class SFTTrainer:
+    def __init__(self, loaded: Loaded, executor: Executor) -> None:
+        config: SFTConfig = loaded.config
+        self.loaded, self.config = loaded, config
+        tokenizer = load_tokenizer(config.model.partial_pretrain, trust_remote_code=config.data.trust_remote_code)
+        data, trainer = config.data, config.trainer
+        self.train_data = _dataset(config, tokenizer, data.train_files, data.train_max_samples)
+        self.val_data = _dataset(config, tokenizer, data.val_files, data.val_max_samples) if data.val_files else None
+        self.order = BatchOrder(len(self.train_data), data.train_batch_size, seed=data.seed, shuffle=data.shuffle)
+        self.total_steps = trainer.total_training_steps or trainer.total_epochs * self.order.steps_per_epoch
+        settings = RunSettings(pick_device(trainer.device), self.total_steps, trainer.seed, loaded.user_keys)
+        torch.manual_seed(trainer.seed)
+        self.model = executor.start({"model": Role(SFTWorker, {"config": config, "run": settings})})["model"]
+        self.directory = Path(trainer.default_local_dir).expanduser()
+        self.checkpoints = Checkpoints(self.directory)
+
+    def fit(self) -> None:
+        trainer = self.config.trainer
+        first = self._resume()
+        tracker = self._tracker(first)
+        with progress_bar() as bar:
+            task = bar.add_task("fine-tuning", total=self.total_steps, completed=first)
+            for step in range(first, self.total_steps):
+                last = step + 1 == self.total_steps
+                metrics = self._train_step(step)
+                if self.val_data is not None and due(step + 1, trainer.test_freq, last=last):
+                    metrics["val/loss"] = self.validate()
+                if due(step + 1, trainer.save_freq, last=last):
+                    self._save(step + 1)
+                tracker.log(metrics, step=step + 1)
+                bar.advance(task)
+        tracker.close()
+
+    def _train_step(self, step: int) -> dict[str, float]:
+        timer = Timer()
+        with timer("step"):
+            with timer("data"):
+                batch = self._batch(self.train_data, self.order.batch(step).tolist())
+            batch = batch.with_tokens(loss_weight=loss_weights(batch["loss_mask"], batch.offsets, "token-mean"))
+            metrics = self.model.map("update", batch, training_step=step)
+        seconds = timer.seconds["step"]
+        return {
+            "training/global_step": step + 1,
+            "training/epoch": step // self.order.steps_per_epoch,
+            **{f"train/{name}": value for name, value in metrics.items()},
+            **timer.metrics(),
+            "perf/total_num_tokens": float(batch.num_tokens),
+            "perf/throughput": batch.num_tokens / (seconds * self.config.ranks),
+        }
+
+    def validate(self) -> float:
+        """Mean negative log-likelihood of the validation set's trained tokens, every row counted."""
+        assert self.val_data is not None
+        total, count, size = 0.0, 0, self.config.data.train_batch_size
+        for start in range(0, len(self.val_data), size):
+            batch = self._batch(self.val_data, range(start, min(start + size, len(self.val_data))))
+            mask = batch["loss_mask"].bool()
+            total -= float(self.model.map("compute_logprobs", batch)["logprobs"][mask].double().sum())
+            count += int(mask.sum())
+        return total / max(count, 1)
+
+    def _batch(self, dataset: SFTDataset, rows: Sequence[int]) -> Batch:
+        samples = [dataset[i] for i in rows]
+        return Batch.from_sequences(
+            {"input_ids": [s.input_ids for s in samples], "loss_mask": [s.loss_mask for s in samples]}
+        )
+
+    def _save(self, step: int) -> None:
+        contents = self.config.trainer.checkpoint.save_contents
+
+        def write(folder: Path) -> None:
+            self.model.call("save", path=folder / "model", contents=contents)
+
+        self.checkpoints.save(step, {}, write)
+        self.checkpoints.prune({"model": self.config.trainer.max_ckpt_to_keep})
+
+    def _resume(self) -> int:
+        trainer = self.config.trainer
+        folder = self.checkpoints.find(trainer.resume_mode, trainer.resume_from_path)
+        if folder is None:
+            return 0
+        contents = set(trainer.checkpoint.save_contents) - {"hf_model"}
+        self.model.call("load", path=folder / "model", contents=contents)
+        step = read_state(folder)["step"]
+        logger.info("resumed from %s after step %d", folder, step)
+        return step
+
+    def _tracker(self, first: int) -> Tracker:
+        trainer = self.config.trainer
+        write_config(self.directory, self.loaded.to_yaml())
+        return Tracker(
+            list(trainer.logger),
+            project=trainer.project_name,
+            experiment=trainer.experiment_name,
+            directory=self.directory,
+            config=self.config.model_dump(),
+            first_step=first + 1 if first else 0,
+        )
+
+
+def _dataset(config: SFTConfig, tokenizer, files, max_samples: int) -> SFTDataset:  # type: ignore[no-untyped-def]
+    data = config.data
+    return SFTDataset(
+        files,
+        tokenizer=tokenizer,
+        max_length=data.max_length,
+        prompt_key=data.prompt_key,
+        response_key=data.response_key,
+        messages_key=data.messages_key if data.multiturn.enable else None,
+        truncation=data.truncation,
+        max_samples=max_samples,
+        shuffle=data.shuffle,
+        seed=data.seed,
+    )

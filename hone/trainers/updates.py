@@ -1,0 +1,58 @@
+"""Cuts a step's trajectories into mini-batches, weighs every token over the whole mini-batch, and steps the engine."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from hone.algorithms import loss_weights
+from hone.batch import Batch
+from hone.cluster import WorkerGroup
+
+
+@dataclass(frozen=True)
+class UpdatePlan:
+    """How a step's trajectories are used.
+
+    mini_batch:   trajectories per optimiser step, over all ranks
+    scale_length: what seq-mean-token-sum-norm divides by
+    """
+
+    mini_batch: int
+    epochs: int
+    loss_agg_mode: str
+    scale_length: int
+    shuffle: bool = False
+    seed: int = 0
+
+    def mini_batches(self, batch: Batch, training_step: int) -> Iterator[Batch]:
+        """(trajectories / mini_batch) * epochs pieces, each with its `loss_weight` column."""
+        for epoch in range(self.epochs):
+            order = torch.arange(len(batch))
+            if self.shuffle:
+                generator = torch.Generator().manual_seed(self.seed + 1_000_003 * training_step + epoch)
+                order = torch.randperm(len(batch), generator=generator)
+            for rows in order.split(self.mini_batch):
+                yield self.weighed(batch.select(rows) if self.shuffle else batch.slice(int(rows[0]), int(rows[-1]) + 1))
+
+    def weighed(self, mini_batch: Batch) -> Batch:
+        weights = loss_weights(
+            mini_batch["loss_mask"], mini_batch.offsets, self.loss_agg_mode, scale_length=self.scale_length
+        )
+        return mini_batch.with_tokens(loss_weight=weights)
+
+
+def run_update(group: WorkerGroup, batch: Batch, plan: UpdatePlan, training_step: int, prefix: str) -> dict[str, float]:
+    """All optimiser steps of a training step; metrics are averaged over them, skipped steps are counted."""
+    totals: dict[str, float] = defaultdict(float)
+    steps = 0
+    for mini_batch in plan.mini_batches(batch, training_step):
+        for name, value in group.map("update", mini_batch, training_step=training_step).items():
+            totals[name] += value
+        steps += 1
+    skipped = totals.pop("nonfinite_steps", 0.0)
+    means = {f"{prefix}/{name}": value / max(steps, 1) for name, value in totals.items()}
+    return {**means, f"{prefix}/nonfinite_steps": skipped}

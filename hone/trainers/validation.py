@@ -1,0 +1,66 @@
+"""Greedy (or sampled) answers to the validation prompts, scored; no prompt is ever dropped."""
+
+from __future__ import annotations
+
+from hone.config.schema.ppo import PPOConfig
+from hone.rewards.manager import Reward
+from hone.rollout.interface import Sampling
+from hone.tracking.console import console
+from hone.tracking.run_directory import dump_trajectories
+from hone.trainers.checkpoints import due
+from hone.trainers.metrics import validation_metrics
+from hone.trainers.ppo_setup import Setup
+from hone.trainers.sampling import Sampled
+
+
+class Validator:
+    def __init__(self, config: PPOConfig, setup: Setup) -> None:
+        self.config = config
+        self.setup = setup
+
+    def due(self, step: int, last: bool) -> bool:
+        return self.setup.val_data is not None and due(step, self.config.trainer.test_freq, last=last)
+
+    def __call__(self, step: int) -> dict[str, float]:
+        data = self.setup.val_data
+        if data is None:
+            return {}
+        size = self.config.data.val_batch_size or len(data)
+        sources: list[str] = []
+        uids: list[str] = []
+        rewards: list[Reward] = []
+        lines: list[dict] = []
+        for start in range(0, len(data), size):
+            sampled, scored = self._answer(start, min(start + size, len(data)))
+            sources += [s.data_source for s in sampled.samples]
+            uids += [s.uid for s in sampled.samples]
+            rewards += scored
+            lines += sampled.lines(self.setup.tokenizer, scored)
+        self._show(lines, step)
+        return validation_metrics(sources, uids, rewards)
+
+    def _answer(self, start: int, stop: int) -> tuple[Sampled, list[Reward]]:
+        rollout = self.config.actor_rollout_ref.rollout
+        wanted = rollout.val_kwargs
+        sampling = Sampling(
+            max_tokens=rollout.response_length,
+            temperature=wanted.temperature if wanted.do_sample else 0.0,
+            top_k=wanted.top_k,
+            top_p=wanted.top_p,
+            min_p=wanted.min_p,
+            ignore_eos=rollout.ignore_eos,
+            stop_token_ids=tuple(rollout.stop_token_ids),
+        )
+        data = self.setup.val_data
+        assert data is not None
+        prompts = [data[i] for i in range(start, stop)]
+        # The same draws at every validation, so that two of them differ by the weights alone.
+        sampled = self.setup.sampler(prompts, n=wanted.n, sampling=sampling, seed=(self.config.trainer.seed, "val"))
+        return sampled, sampled.rewards()
+
+    def _show(self, lines: list[dict], step: int) -> None:
+        trainer = self.config.trainer
+        if trainer.validation_data_dir:
+            dump_trajectories(trainer.validation_data_dir, step, lines)
+        for line in lines[: trainer.log_val_generations]:
+            console.print(f"validation, score {line['score']}: {line['input']!r} -> {line['output']!r}", markup=False)

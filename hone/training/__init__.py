@@ -1,0 +1,1 @@
+"""Engines that hold weights and step them."""

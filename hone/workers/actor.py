@@ -1,0 +1,72 @@
+"""The policy and its reference in one process: log-probs and updates."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from hone.algorithms import PolicyLossParams
+from hone.batch import Batch
+from hone.config.schema.actor import ActorConfig
+from hone.config.schema.ppo import PPOConfig
+from hone.models.load import load_tokenizer
+from hone.training.checkpoint import load_engine, save_engine
+from hone.workers.build import actor_engine, reference_engine
+from hone.workers.objectives import PolicyObjective
+from hone.workers.settings import RunSettings
+
+
+class ActorWorker:
+    def __init__(self, config: PPOConfig, run: RunSettings, peers: Mapping[str, Any]) -> None:
+        self.engine = actor_engine(config, run)
+        self.objective = policy_objective(config.actor_rollout_ref.actor)
+        model = config.actor_rollout_ref.model
+        self.tokenizer = load_tokenizer(config.data.tokenizer or model.path, trust_remote_code=model.trust_remote_code)
+
+    def compute_logprobs(self, batch: Batch) -> Batch:
+        """Columns old_logprobs and entropy of the policy as it is now."""
+        columns = self.engine.forward(batch, {"logprobs", "entropy"})
+        return Batch(batch.offsets, {"old_logprobs": columns["logprobs"], "entropy": columns["entropy"]})
+
+    def update(self, batch: Batch, training_step: int) -> dict[str, float]:
+        """One optimiser step on a mini-batch with a `loss_weight` column; metrics without prefix."""
+        return self.engine.step(batch, self.objective, training_step=training_step, mask="loss_mask")
+
+    def save(self, path: Path, contents: Collection[str]) -> None:
+        save_engine(self.engine, path, contents, self.tokenizer)
+
+    def load(self, path: Path, contents: Collection[str]) -> None:
+        load_engine(self.engine, path, contents)
+
+
+class ReferenceWorker:
+    def __init__(self, config: PPOConfig, run: RunSettings, peers: Mapping[str, Any]) -> None:
+        self.engine = reference_engine(config, run)
+
+    def compute_logprobs(self, batch: Batch) -> Batch:
+        """Column ref_logprobs."""
+        return Batch(batch.offsets, {"ref_logprobs": self.engine.forward(batch, {"logprobs"})["logprobs"]})
+
+
+def policy_objective(actor: ActorConfig) -> PolicyObjective:
+    loss = actor.policy_loss
+    params = PolicyLossParams(
+        clip_ratio_low=actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low,
+        clip_ratio_high=actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high,
+        clip_ratio_c=actor.clip_ratio_c,
+        tau_pos=loss.tau_pos,
+        tau_neg=loss.tau_neg,
+        clip_cov_ratio=loss.clip_cov_ratio,
+        clip_cov_lb=loss.clip_cov_lb,
+        clip_cov_ub=loss.clip_cov_ub,
+        kl_cov_ratio=loss.kl_cov_ratio,
+        ppo_kl_coef=loss.ppo_kl_coef,
+    )
+    return PolicyObjective(
+        loss_mode=loss.loss_mode,
+        params=params,
+        entropy_coeff=actor.entropy_coeff,
+        kl_kind=actor.kl_loss_type if actor.use_kl_loss else None,
+        kl_coef=actor.kl_loss_coef,
+    )

@@ -1,0 +1,158 @@
+"""From a configuration's sections to engines: the one place where training keys meet the training engine."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hone.config.schema.optim import OptimConfig
+from hone.config.schema.ppo import PPOConfig
+from hone.models.load import load_causal_lm, load_value_model
+from hone.training.engine import ForwardOptions, TorchEngine
+from hone.training.micro_batches import MicroBatching
+from hone.training.optimizer import build_optimizer
+from hone.training.schedule import Schedule, warmup_steps
+from hone.workers.settings import RunSettings
+
+LOGIT_CHUNK = 1024  # tokens whose logits exist at once with fused kernels
+ACTOR = "actor_rollout_ref.actor"
+
+
+def actor_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
+    """The policy with its optimiser."""
+    policy, actor, rollout = (
+        config.actor_rollout_ref.model,
+        config.actor_rollout_ref.actor,
+        config.actor_rollout_ref.rollout,
+    )
+    model = load_causal_lm(
+        run.source(
+            policy.path,
+            policy.override_config,
+            model_dtype=actor.fsdp_config.model_dtype,
+            trust_remote_code=policy.trust_remote_code,
+            external_lib=policy.external_lib,
+            gradient_checkpointing=policy.enable_gradient_checkpointing,
+            packed=policy.use_remove_padding,
+        )
+    )
+    return TorchEngine(
+        model,
+        options=_policy_options(config, run, actor.fsdp_config.mixed_precision.param_dtype, f"{ACTOR}.fsdp_config"),
+        scoring=micro_batching(
+            rollout.log_prob_micro_batch_size_per_gpu,
+            rollout.log_prob_use_dynamic_bsz,
+            rollout.log_prob_max_token_len_per_gpu,
+            "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
+        ),
+        train=micro_batching(
+            actor.ppo_micro_batch_size_per_gpu,
+            actor.use_dynamic_bsz,
+            actor.ppo_max_token_len_per_gpu,
+            f"{ACTOR}.ppo_max_token_len_per_gpu",
+        ),
+        optimizer=optimizer_of(model, actor.optim),
+        schedule=schedule_of(actor.optim, run.total_steps),
+        grad_clip=actor.grad_clip,
+    )
+
+
+def reference_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
+    """The policy as it was when the run began; it only scores."""
+    policy, reference = config.actor_rollout_ref.model, config.actor_rollout_ref.ref
+    model = load_causal_lm(
+        run.source(
+            policy.path,
+            policy.override_config,
+            model_dtype=reference.fsdp_config.model_dtype,
+            trust_remote_code=policy.trust_remote_code,
+            external_lib=policy.external_lib,
+            packed=policy.use_remove_padding,
+        )
+    ).requires_grad_(False)
+    precision = reference.fsdp_config.mixed_precision.param_dtype
+    return TorchEngine(
+        model,
+        options=_policy_options(config, run, precision, "actor_rollout_ref.ref.fsdp_config"),
+        scoring=micro_batching(
+            reference.log_prob_micro_batch_size_per_gpu,
+            reference.log_prob_use_dynamic_bsz,
+            reference.log_prob_max_token_len_per_gpu,
+            "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
+        ),
+    )
+
+
+def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
+    """The value model with its optimiser."""
+    critic = config.critic
+    fsdp = critic.model.fsdp_config
+    model = load_value_model(
+        run.source(
+            critic.model.path,
+            critic.model.override_config,
+            model_dtype=fsdp.model_dtype,
+            trust_remote_code=critic.model.trust_remote_code,
+            external_lib=critic.model.external_lib,
+            gradient_checkpointing=critic.model.enable_gradient_checkpointing,
+            packed=critic.model.use_remove_padding,
+        )
+    )
+    dtype = run.compute_dtype(fsdp.mixed_precision.param_dtype, "critic.model.fsdp_config.mixed_precision.param_dtype")
+    return TorchEngine(
+        model,
+        options=ForwardOptions(packed=critic.model.use_remove_padding, compute_dtype=dtype),
+        scoring=micro_batching(
+            critic.forward_micro_batch_size_per_gpu,
+            critic.use_dynamic_bsz,
+            critic.forward_max_token_len_per_gpu,
+            "critic.forward_max_token_len_per_gpu",
+        ),
+        train=micro_batching(
+            critic.ppo_micro_batch_size_per_gpu,
+            critic.use_dynamic_bsz,
+            critic.ppo_max_token_len_per_gpu,
+            "critic.ppo_max_token_len_per_gpu",
+        ),
+        optimizer=optimizer_of(model, critic.optim),
+        schedule=schedule_of(critic.optim, run.total_steps),
+        grad_clip=critic.grad_clip,
+    )
+
+
+def _policy_options(config: PPOConfig, run: RunSettings, precision: str, section: str) -> ForwardOptions:
+    policy = config.actor_rollout_ref.model
+    return ForwardOptions(
+        packed=policy.use_remove_padding,
+        temperature=config.actor_rollout_ref.rollout.temperature,
+        chunk=LOGIT_CHUNK if policy.use_fused_kernels else None,
+        compiled=config.actor_rollout_ref.actor.use_torch_compile and run.device.type == "cuda",
+        compute_dtype=run.compute_dtype(precision, f"{section}.mixed_precision.param_dtype"),
+    )
+
+
+def micro_batching(size: int, dynamic: bool, max_tokens: int, key: str) -> MicroBatching:
+    return MicroBatching(size=size, max_tokens=max_tokens if dynamic else None, key=key)
+
+
+def optimizer_of(model: nn.Module, optim: OptimConfig) -> torch.optim.Optimizer:
+    return build_optimizer(
+        model.parameters(),
+        name=optim.optimizer,
+        module=optim.optimizer_impl,
+        lr=optim.lr,
+        betas=(optim.betas[0], optim.betas[1]),
+        eps=optim.eps,
+        weight_decay=optim.weight_decay,
+        overrides=optim.override_optimizer_config,
+    )
+
+
+def schedule_of(optim: OptimConfig, total_steps: int) -> Schedule:
+    return Schedule(
+        kind=optim.warmup_style or optim.lr_scheduler_type,
+        total_steps=total_steps,
+        warmup_steps=warmup_steps(optim.lr_warmup_steps, optim.lr_warmup_steps_ratio, total_steps),
+        min_ratio=optim.min_lr_ratio,
+        num_cycles=optim.num_cycles,
+    )

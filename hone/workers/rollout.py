@@ -1,0 +1,134 @@
+"""One replica of a rollout engine and the agents that run against it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hone.agents import LLM, Trajectory, load_agents, make_agent
+from hone.config.schema.ppo import PPOConfig
+from hone.data.prompts import Sample
+from hone.models.load import load_tokenizer
+from hone.rollout.hf import HFEngine
+from hone.rollout.interface import RolloutEngine, Sampling
+from hone.workers.settings import RunSettings
+
+
+@dataclass(frozen=True)
+class RolloutTask:
+    """One trajectory to make; `index` tells the driver which, since they come back as they finish."""
+
+    index: int
+    sample: Sample
+    sampling: Sampling
+
+
+class TrajectoryStream:
+    """Runs one agent per task against an engine and yields (index, trajectory) as they finish."""
+
+    def __init__(self, engine: RolloutEngine, default_agent: str = "single_turn") -> None:
+        self.engine = engine
+        self.default_agent = default_agent
+        self.loop = asyncio.new_event_loop()
+
+    def __call__(self, tasks: Sequence[RolloutTask]) -> Iterator[tuple[int, Trajectory]]:
+        finished: asyncio.Queue[tuple[int, Trajectory | BaseException]] = asyncio.Queue()
+        running = [self.loop.create_task(self._run(task, finished)) for task in tasks]
+        try:
+            for _ in running:
+                index, result = self._next(finished)
+                if isinstance(result, BaseException):
+                    raise result
+                yield index, result
+        finally:
+            for task in running:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*running, return_exceptions=True))
+
+    def _next(self, finished: asyncio.Queue[Any]) -> tuple[int, Trajectory | BaseException]:
+        try:
+            return finished.get_nowait()
+        except asyncio.QueueEmpty:
+            return self.loop.run_until_complete(finished.get())
+
+    async def _run(self, task: RolloutTask, finished: asyncio.Queue[Any]) -> None:
+        try:
+            agent = make_agent(task.sample.agent_name or self.default_agent)
+            result: Any = await agent.run(task.sample, LLM(self.engine, task.sampling))
+        except Exception as error:
+            result = error
+        finished.put_nowait((task.index, result))
+
+
+class RolloutWorker:
+    """The rollout of an RL run: shares the actor's tensors when both live in one process."""
+
+    def __init__(self, config: PPOConfig, run: RunSettings, peers: Mapping[str, Any]) -> None:
+        rollout = config.actor_rollout_ref.rollout
+        actor = peers["actor"]
+        if rollout.agent.agent_loop_path:
+            load_agents(rollout.agent.agent_loop_path)
+        self.free_cache = rollout.free_cache_engine
+        self.engine = HFEngine(
+            actor.engine.model,
+            eos_token_ids=end_tokens(actor.engine.model, actor.tokenizer),
+            max_num_seqs=rollout.max_num_seqs,
+            max_num_batched_tokens=rollout.max_num_batched_tokens,
+            max_model_len=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
+            compute_dtype=actor.engine.options.compute_dtype,
+        )
+        self.stream = TrajectoryStream(self.engine, rollout.agent.default_agent_loop)
+
+    def rollout(self, tasks: Sequence[RolloutTask]) -> Iterator[tuple[int, Trajectory]]:
+        loop = self.stream.loop
+        loop.run_until_complete(self.engine.wake())
+        yield from self.stream(tasks)
+        if self.free_cache:
+            loop.run_until_complete(self.engine.sleep())
+
+    def update_weights(self, version: int) -> None:
+        """The tensors are the actor's own: only the version changes."""
+        self.stream.loop.run_until_complete(self.engine.update_weights(None, version))
+
+
+class GenerationWorker:
+    """Generation without training: a model of its own."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        compute_dtype: torch.dtype,
+        peers: Mapping[str, Any],
+    ) -> None:
+        self.engine = HFEngine(
+            model,
+            eos_token_ids=end_tokens(model, tokenizer),
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_model_len=max_model_len,
+            compute_dtype=compute_dtype,
+        )
+        self.rollout = TrajectoryStream(self.engine)
+
+
+def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Every id that ends a response: the generation config's, the model config's and the tokenizer's."""
+    found: set[int] = set()
+    for value in (model.generation_config.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id):
+        found.update(value if isinstance(value, list | tuple) else [] if value is None else [value])
+    return found
+
+
+def load_run_tokenizer(config: PPOConfig) -> PreTrainedTokenizerBase:
+    model = config.actor_rollout_ref.model
+    return load_tokenizer(config.data.tokenizer or model.path, trust_remote_code=config.data.trust_remote_code)

@@ -1,0 +1,87 @@
+"""Supervised fine-tuning in one process: likelihood of demonstrations, and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from hone.batch import Batch
+from hone.config.schema.sft import SFTConfig
+from hone.models.load import load_causal_lm, load_tokenizer
+from hone.training.checkpoint import load_engine, save_engine
+from hone.training.engine import ForwardOptions, TorchEngine
+from hone.training.optimizer import build_optimizer
+from hone.training.schedule import Schedule, warmup_steps
+from hone.workers.build import LOGIT_CHUNK, micro_batching
+from hone.workers.objectives import LikelihoodObjective
+from hone.workers.settings import RunSettings
+
+
+class SFTWorker:
+    def __init__(self, config: SFTConfig, run: RunSettings, peers: Mapping[str, Any]) -> None:
+        self.engine = sft_engine(config, run)
+        self.objective = LikelihoodObjective()
+        self.tokenizer = load_tokenizer(config.model.partial_pretrain, trust_remote_code=config.model.trust_remote_code)
+
+    def update(self, batch: Batch, training_step: int) -> dict[str, float]:
+        """One optimiser step on a batch with a `loss_weight` column; metrics without prefix."""
+        return self.engine.step(batch, self.objective, training_step=training_step, mask="loss_mask")
+
+    def compute_logprobs(self, batch: Batch) -> Batch:
+        """Column logprobs of the tokens under loss_mask."""
+        return self.engine.forward(batch, {"logprobs"}, mask="loss_mask")
+
+    def save(self, path: Path, contents: Collection[str]) -> None:
+        save_engine(self.engine, path, contents, self.tokenizer)
+
+    def load(self, path: Path, contents: Collection[str]) -> None:
+        load_engine(self.engine, path, contents)
+
+
+def sft_engine(config: SFTConfig, run: RunSettings) -> TorchEngine:
+    data, wanted, optim = config.data, config.model, config.optim
+    model = load_causal_lm(
+        run.source(
+            wanted.partial_pretrain,
+            wanted.override_config,
+            model_dtype=wanted.fsdp_config.model_dtype,
+            trust_remote_code=wanted.trust_remote_code,
+            external_lib=wanted.external_lib,
+            gradient_checkpointing=wanted.enable_gradient_checkpointing,
+            packed=wanted.use_remove_padding,
+        )
+    )
+    precision = wanted.fsdp_config.mixed_precision.param_dtype
+    ratio = optim.lr_warmup_steps_ratio if optim.warmup_steps_ratio is None else optim.warmup_steps_ratio
+    micro = micro_batching(
+        data.micro_batch_size_per_gpu, data.use_dynamic_bsz, data.max_token_len_per_gpu, "data.max_token_len_per_gpu"
+    )
+    return TorchEngine(
+        model,
+        options=ForwardOptions(
+            packed=wanted.use_remove_padding,
+            chunk=LOGIT_CHUNK if wanted.use_fused_kernels else None,
+            compute_dtype=run.compute_dtype(precision, "model.fsdp_config.mixed_precision.param_dtype"),
+        ),
+        scoring=micro,
+        train=micro,
+        optimizer=build_optimizer(
+            model.parameters(),
+            name=optim.optimizer,
+            module=optim.optimizer_impl,
+            lr=optim.lr,
+            betas=(optim.betas[0], optim.betas[1]),
+            eps=optim.eps,
+            weight_decay=optim.weight_decay,
+            overrides=optim.override_optimizer_config,
+        ),
+        schedule=Schedule(
+            kind=optim.lr_scheduler,
+            total_steps=run.total_steps,
+            warmup_steps=warmup_steps(optim.lr_warmup_steps, ratio, run.total_steps),
+            min_ratio=optim.min_lr_ratio,
+            num_cycles=optim.num_cycles,
+        ),
+        grad_clip=optim.clip_grad,
+    )

@@ -1,0 +1,154 @@
+"""KL estimators, the exact KL and the controllers."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hone.algorithms import KL_KINDS, AdaptiveKL, FixedKL, full_kl, kl_estimate
+
+CLOSED_FORMS = {
+    "kl": lambda x: x,
+    "k1": lambda x: x,
+    "abs": abs,
+    "mse": lambda x: x * x / 2,
+    "k2": lambda x: x * x / 2,
+    "low_var_kl": lambda x: math.exp(-x) + x - 1,
+    "k3": lambda x: math.exp(-x) + x - 1,
+}
+
+
+def test_every_kind_exists_with_and_without_the_gradient_of_k2() -> None:
+    assert set(KL_KINDS) == {*CLOSED_FORMS, *(f"{kind}+" for kind in CLOSED_FORMS), "full"}
+
+
+@pytest.mark.parametrize("kind", CLOSED_FORMS)
+@settings(max_examples=30, deadline=None)
+@given(x=st.floats(-2.0, 5.0))
+def test_an_estimate_is_its_closed_form(kind: str, x: float) -> None:
+    logprobs = torch.tensor([x - 1.0], dtype=torch.float64)
+    reference = torch.tensor([-1.0], dtype=torch.float64)
+    for spelled in (kind, f"{kind}+"):
+        assert float(kl_estimate(logprobs, reference, spelled)) == pytest.approx(CLOSED_FORMS[kind](x), abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", CLOSED_FORMS)
+def test_the_gradient_of_an_estimate_is_its_derivative(kind: str) -> None:
+    new = torch.tensor([-3.0, -1.2, -0.5, -0.1], dtype=torch.float64, requires_grad=True)
+    reference = torch.tensor([-1.0, -1.0, -2.0, -0.3], dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda x: kl_estimate(x, reference, kind), (new,))
+
+
+@pytest.mark.parametrize("kind", CLOSED_FORMS)
+def test_a_plus_takes_the_gradient_of_k2(kind: str) -> None:
+    new = torch.tensor([-3.0, -1.2, 40.0], requires_grad=True)
+    reference = torch.tensor([-1.0, -1.0, -2.0])
+    grad = torch.autograd.grad(kl_estimate(new, reference, f"{kind}+").sum(), new)[0]
+    torch.testing.assert_close(grad, (new - reference).detach())
+
+
+def test_k3_is_bounded_far_away() -> None:
+    new = torch.tensor([-1e4, 1e4])
+    assert kl_estimate(new, torch.zeros(2), "k3").tolist() == [10.0, 10.0]
+
+
+def test_the_full_kl_is_refused_where_only_log_probs_are_known() -> None:
+    with pytest.raises(ValueError, match="distributions"):
+        kl_estimate(torch.zeros(1), torch.zeros(1), "full")
+    with pytest.raises(ValueError, match="'k4'.*low_var_kl"):
+        kl_estimate(torch.zeros(1), torch.zeros(1), "k4")
+
+
+def random_heads(tokens: int, hidden: int, vocabulary: int, dtype: torch.dtype) -> list[Tensor]:
+    g = torch.Generator().manual_seed(tokens)
+    shapes = ((tokens, hidden), (vocabulary, hidden), (tokens, hidden + 1), (vocabulary, hidden + 1))
+    return [torch.randn(*shape, generator=g, dtype=dtype) for shape in shapes]
+
+
+def dense_kl(hidden: Tensor, head: Tensor, ref_hidden: Tensor, ref_head: Tensor, temperature: float) -> Tensor:
+    log_p = torch.log_softmax(hidden @ head.t() / temperature, dim=-1)
+    log_q = torch.log_softmax(ref_hidden @ ref_head.t() / temperature, dim=-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 7, 16])
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_the_chunked_kl_is_the_dense_kl_with_its_gradients(tokens: int, chunk: int, temperature: float) -> None:
+    hidden, head, ref_hidden, ref_head = random_heads(tokens, 5, 11, torch.float64)
+    upstream = torch.linspace(-1, 2, tokens, dtype=torch.float64)
+    results = []
+    for compute in (dense_kl, full_kl):
+        leaves = hidden.clone().requires_grad_(), head.clone().requires_grad_()
+        options = {"temperature": temperature} if compute is dense_kl else {"temperature": temperature, "chunk": chunk}
+        kl = compute(*leaves, ref_hidden, ref_head, **options)
+        results.append((kl, *torch.autograd.grad((upstream * kl).sum(), leaves)))
+    for dense, chunked in zip(*results):
+        torch.testing.assert_close(chunked, dense, rtol=1e-10, atol=1e-12)
+
+
+def test_the_chunked_kl_passes_gradcheck() -> None:
+    hidden, head, ref_hidden, ref_head = random_heads(3, 4, 6, torch.float64)
+    leaves = hidden.requires_grad_(), head.requires_grad_()
+    assert torch.autograd.gradcheck(lambda h, w: full_kl(h, w, ref_hidden, ref_head, temperature=0.7, chunk=2), leaves)
+
+
+def test_the_chunked_kl_needs_no_gradient_of_a_frozen_head() -> None:
+    hidden, head, ref_hidden, ref_head = random_heads(5, 4, 6, torch.float32)
+    full_kl(hidden.requires_grad_(), head, ref_hidden, ref_head, chunk=2).sum().backward()
+    assert hidden.grad is not None and hidden.grad.abs().sum() > 0
+    assert head.grad is None
+
+
+def test_the_chunked_kl_of_equal_models_is_zero() -> None:
+    hidden, head, _, _ = random_heads(5, 4, 6, torch.float32)
+    assert torch.equal(full_kl(hidden, head, hidden, head), torch.zeros(5))
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers how many numbers the largest tensor made by any operation holds."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.numbers = max(self.numbers, result.numel())
+        return result
+
+
+def test_the_chunked_kl_makes_no_tensor_of_tokens_times_vocabulary() -> None:
+    tokens, vocabulary, chunk = 512, 300, 16
+    heads = random_heads(tokens, 4, vocabulary, torch.float32)
+    heads[0].requires_grad_(), heads[1].requires_grad_()
+    with LargestTensor() as largest:
+        full_kl(*heads, chunk=chunk).sum().backward()
+    assert largest.numbers == chunk * vocabulary
+    with LargestTensor() as largest:
+        dense_kl(*heads, temperature=1.0).sum().backward()
+    assert largest.numbers == tokens * vocabulary
+
+
+def test_a_fixed_coefficient_does_not_move() -> None:
+    controller = FixedKL(0.1)
+    controller.update(100.0, 1000)
+    assert controller.value == 0.1
+
+
+def test_an_adaptive_coefficient_survives_a_checkpoint() -> None:
+    controller = AdaptiveKL(0.1, target=1.0, horizon=100)
+    controller.update(5.0, 10)
+    assert controller.value == pytest.approx(0.1 * 1.02)
+    restored = AdaptiveKL(0.1, target=1.0, horizon=100)
+    restored.load_state_dict(controller.state_dict())
+    assert restored.value == controller.value
+
+
+@pytest.mark.parametrize(("target", "horizon"), [(0.0, 10), (1.0, 0)])
+def test_an_adaptive_coefficient_refuses_a_target_or_horizon_of_zero(target: float, horizon: float) -> None:
+    with pytest.raises(ValueError, match="kl_ctrl"):
+        AdaptiveKL(0.1, target=target, horizon=horizon)

@@ -1,0 +1,220 @@
+"""Rules that tie keys together, and what must exist on the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hone.config import ConfigError, Problem, load
+
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+Runnable = dict[str, list[str]]
+
+
+def problems_of(argv: list[str], command: str = "ppo") -> list[Problem]:
+    with pytest.raises(ConfigError) as caught:
+        load(command, argv)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("command", ["ppo", "sft", "generate", "eval"])
+def test_a_configuration_that_can_run_loads(command: str, runnable: Runnable) -> None:
+    keys = {override.partition("=")[0] for override in runnable[command]}
+    assert load(command, runnable[command]).user_keys == keys
+
+
+@pytest.mark.parametrize(
+    ("batch", "mini", "legal_batches", "legal_minis"),
+    [(10, 4, (8, 12), (2, 5)), (4, 16, (16,), (4,)), (7, 2, (6, 8), (1, 7))],
+)
+def test_a_batch_that_mini_batches_cannot_divide_names_the_nearest_legal_sizes(
+    runnable: Runnable, batch: int, mini: int, legal_batches: tuple[int, ...], legal_minis: tuple[int, ...]
+) -> None:
+    sizes = [f"data.train_batch_size={batch}", f"{ACTOR}.ppo_mini_batch_size={mini}"]
+    (problem,) = problems_of([*runnable["ppo"], *sizes])  # the critic's size follows: one problem, not two
+    assert problem.key == f"{ACTOR}.ppo_mini_batch_size"
+    assert f"data.train_batch_size={batch}" in problem.wrong and f"={mini}" in problem.wrong
+    batches, minis = problem.fix.split(", or ")
+    assert batches == "set data.train_batch_size=" + " or ".join(map(str, legal_batches))
+    assert minis == f"{ACTOR}.ppo_mini_batch_size=" + " or ".join(map(str, legal_minis))
+
+
+def test_the_critic_has_a_mini_batch_size_of_its_own(runnable: Runnable) -> None:
+    argv = [*runnable["ppo"], "critic.ppo_mini_batch_size=100"]
+    assert [problem.key for problem in problems_of(argv)] == ["critic.ppo_mini_batch_size"]
+    load("ppo", [*argv, "algorithm.adv_estimator=grpo"])  # no critic, no rule
+
+
+def test_a_mini_batch_smaller_than_the_ranks_is_reported(runnable: Runnable) -> None:
+    argv = [*runnable["ppo"], "trainer.n_gpus_per_node=8", f"{ACTOR}.ppo_mini_batch_size=2", f"{ROLLOUT}.n=3"]
+    problem = next(p for p in problems_of(argv) if p.key == f"{ACTOR}.ppo_mini_batch_size")
+    assert "6 trajectories for 8 ranks" in problem.wrong and problem.fix.endswith("=3 or more")
+
+
+def test_the_deprecated_micro_batch_size_is_split_over_the_ranks(runnable: Runnable) -> None:
+    loaded = load("ppo", [*runnable["ppo"], "critic.ppo_micro_batch_size=6"])
+    assert loaded.config.critic.ppo_micro_batch_size_per_gpu == 6
+    assert loaded.config.critic.forward_micro_batch_size_per_gpu == 6
+    assert any("critic.ppo_micro_batch_size is deprecated" in notice for notice in loaded.notices)
+    two = [*runnable["ppo"], "critic.ppo_micro_batch_size=5", "trainer.n_gpus_per_node=2"]
+    assert "critic.ppo_micro_batch_size" in [p.key for p in problems_of(two)]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["critic.ppo_micro_batch_size=4", "critic.ppo_micro_batch_size_per_gpu=4"], "critic.ppo_micro_batch_size"),
+        (["algorithm.adv_estimator=rloo"], f"{ROLLOUT}.n"),
+        (["algorithm.adv_estimator=grpo_passk"], f"{ROLLOUT}.n"),
+        (["critic.enable=False"], "critic.enable"),
+        (["critic.enable=True", "algorithm.adv_estimator=grpo"], "critic.enable"),
+        ([f"{ROLLOUT}.temperature=0"], f"{ROLLOUT}.temperature"),
+        ([f"{ROLLOUT}.do_sample=False"], f"{ROLLOUT}.do_sample"),
+        ([f"{ROLLOUT}.prompt_length=7"], f"{ROLLOUT}.prompt_length"),
+        ([f"{ROLLOUT}.max_model_len=1000"], f"{ROLLOUT}.max_model_len"),
+        ([f"{ACTOR}.loss_scale_factor=7"], f"{ACTOR}.loss_scale_factor"),
+        ([f"{ACTOR}.policy_loss.clip_cov_lb=9"], f"{ACTOR}.policy_loss.clip_cov_lb"),
+        (["algorithm.rollout_is=True", f"{ACTOR}.rollout_is=False"], f"{ACTOR}.rollout_is"),
+        (
+            ["algorithm.rollout_is_threshold=2", "algorithm.rollout_is_threshold_lower=3"],
+            "algorithm.rollout_is_threshold_lower",
+        ),
+        (["algorithm.rollout_is=True", "algorithm.rollout_is_mode=veto"], "algorithm.rollout_is_veto_threshold"),
+        ([f"{ACTOR}.optim.warmup_style=cosine", f"{ACTOR}.optim.lr_scheduler_type=constant"],
+         f"{ACTOR}.optim.warmup_style"),
+        (["trainer.resume_mode=resume_path"], "trainer.resume_from_path"),
+        (["trainer.resume_from_path=/tmp"], "trainer.resume_from_path"),
+        (["trainer.resume_mode=resume_path", "trainer.resume_from_path=/no/such"], "trainer.resume_from_path"),
+        (["trainer.val_only=True", "data.val_files=null"], "trainer.val_only"),
+        (["data.train_files=/no/such.parquet"], "data.train_files"),
+        (["data.train_files=[/no/such.parquet]"], "data.train_files"),
+        (["data.train_files=/tmp"], "data.train_files"),
+        (["data.val_files=hdfs://a/b"], "data.val_files"),
+        (["actor_rollout_ref.model.path=~/no/such"], "actor_rollout_ref.model.path"),
+        (["critic.model.path=./no-such"], "critic.model.path"),
+        (["custom_reward_function.path=reward.py"], "custom_reward_function.path"),
+        (["trainer.logger=[console,swanlab]"], "trainer.logger"),
+    ],
+)  # fmt: skip
+def test_one_contradiction_is_one_problem(runnable: Runnable, overrides: list[str], key: str,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.setattr("hone.config.paths.find_spec", lambda name: None)
+    assert [problem.key for problem in problems_of([*runnable["ppo"], *overrides])] == [key]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        f"{ACTOR}.ppo_max_token_len_per_gpu",
+        f"{ROLLOUT}.log_prob_max_token_len_per_gpu",
+        "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
+        "critic.ppo_max_token_len_per_gpu",
+        "critic.forward_max_token_len_per_gpu",
+    ],
+)
+def test_a_token_cap_below_one_trajectory_names_the_smallest_that_works(runnable: Runnable, key: str) -> None:
+    argv = [
+        *runnable["ppo"],
+        f"{ACTOR}.use_dynamic_bsz=True",
+        "data.max_prompt_length=100",
+        f"{ACTOR}.use_kl_loss=True",
+    ]
+    problem = next(p for p in problems_of([*argv, f"{key}=611"]) if p.key == key)
+    assert problem.fix == f"set {key}=612"
+    load("ppo", [*argv, f"{key}=612"])
+    load("ppo", [*argv[:-3], f"{key}=611"])  # without dynamic batches the cap does not speak
+
+
+def test_validation_alone_may_be_greedy(runnable: Runnable) -> None:
+    load("ppo", [*runnable["ppo"], "trainer.val_only=True", f"{ROLLOUT}.temperature=0"])
+
+
+def test_sft_keys_are_tied_too(runnable: Runnable) -> None:
+    argv = [*runnable["sft"], "data.use_dynamic_bsz=True", "data.max_token_len_per_gpu=1023"]
+    assert [p.key for p in problems_of(argv, "sft")] == ["data.max_token_len_per_gpu"]
+    assert load("sft", [*runnable["sft"], "optim.warmup_steps_ratio=0.3"]).config.optim.lr_warmup_steps_ratio == 0.3
+    both = [*runnable["sft"], "optim.warmup_steps_ratio=0.3", "optim.lr_warmup_steps_ratio=0.2"]
+    assert [p.key for p in problems_of(both, "sft")] == ["optim.warmup_steps_ratio"]
+
+
+def test_all_problems_come_together(runnable: Runnable) -> None:
+    overrides = {
+        "trainer.sed": "1",
+        "data.train_batch_size": "True",
+        "algorithm.adv_estimator": "grop",
+        "algorithm.gamma": "2",
+        "data.train_files": "/no/such",
+        f"{ROLLOUT}.temperature": "0",
+        "reward_model.enable": "True",
+        "data.seed": "${no.such}",
+        f"{ACTOR}.optim.lr": "1,2",
+    }
+    argv = [f"{key}={value}" for key, value in overrides.items()]
+    found = {problem.key.partition("=")[0] for problem in problems_of([*runnable["ppo"], *argv])}
+    assert found == set(overrides)
+
+
+def test_the_error_lists_every_problem_on_a_line_of_its_own(runnable: Runnable) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("ppo", [*runnable["ppo"], "trainer.sed=1", "algorithm.gamma=2"])
+    first, *lines = str(caught.value).splitlines()
+    assert first.startswith("2 problems") and len(lines) == 2
+    assert "trainer.sed" in lines[0] and "trainer.seed" in lines[0] and ">= 0 and <= 1" in lines[1]
+
+
+def test_the_correction_may_be_set_at_either_place(runnable: Runnable) -> None:
+    for place in ("algorithm", ACTOR):
+        argv = [f"{place}.rollout_is=True", f"{place}.rollout_is_threshold=2.0", f"{place}.rollout_is_level=sequence"]
+        loaded = load("ppo", [*runnable["ppo"], *argv])
+        for section in (loaded.config.algorithm, loaded.config.actor_rollout_ref.actor):
+            found = (section.rollout_is, section.rollout_is_threshold, section.rollout_is_level)
+            assert found == (True, 2.0, "sequence")
+        assert loaded.config.actor_rollout_ref.rollout.calculate_log_probs
+        assert any("calculate_log_probs is switched on" in notice for notice in loaded.notices)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["algorithm.adv_estimator=grpo"], "a group of one"),
+        (["algorithm.adv_estimator=opo"], "all advantages are 0"),
+        ([f"{ACTOR}.use_kl_loss=True", "algorithm.use_kl_in_reward=True"], "counts twice"),
+        ([f"{ROLLOUT}.top_p=0.9"], "support"),
+        ([f"{ROLLOUT}.tensor_model_parallel_size=4"], "tensor_model_parallel_size"),
+        ([f"{ROLLOUT}.gpu_memory_utilization=0.4"], "gpu_memory_utilization"),
+        ([f"{ROLLOUT}.mode=sync"], "mode=sync"),
+        ([f"{ROLLOUT}.val_kwargs.n=4"], "all the same"),
+        ([f"{ACTOR}.fsdp_config.reshard_after_forward=False"], "nothing to shard"),
+        (["data.val_files=null"], "nothing is validated"),
+        (["trainer.device=cpu"], "use_torch_compile"),
+        (["trainer.device=cpu"], "flash_attention_2"),
+    ],
+)
+def test_what_has_no_or_another_effect_is_said(runnable: Runnable, overrides: list[str], words: str) -> None:
+    assert any(words in notice for notice in load("ppo", [*runnable["ppo"], *overrides]).notices)
+
+
+def test_a_plain_run_has_nothing_to_say(runnable: Runnable) -> None:
+    plain = [f"{ACTOR}.use_torch_compile=False", "actor_rollout_ref.model.override_config.attn_implementation=sdpa"]
+    assert load("ppo", [*runnable["ppo"], *plain]).notices == []
+
+
+def test_roles_exist_when_they_are_needed(runnable: Runnable) -> None:
+    plain = load("ppo", runnable["ppo"]).config
+    assert plain.trains_critic and not plain.needs_reference
+    argv = [*runnable["ppo"], "algorithm.adv_estimator=grpo", f"{ACTOR}.use_kl_loss=True"]
+    grpo = load("ppo", argv).config
+    assert not grpo.trains_critic and grpo.needs_reference
+
+
+def test_files_in_the_home_folder_are_found(
+    runnable: Runnable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    load("ppo", [*runnable["ppo"], "data.train_files=~/rows.parquet"])
+
+
+def test_a_hub_name_is_not_looked_for_on_disk(runnable: Runnable) -> None:
+    load("ppo", [*runnable["ppo"], "actor_rollout_ref.model.path=owner/name-1.5B"])

@@ -1,0 +1,177 @@
+import json
+import logging
+
+import numpy as np
+import pytest
+
+from hone.data import PromptDataset
+from hone.errors import UserError
+
+
+def words(count):
+    return " ".join(["cups"] * count)
+
+
+def write(path, prompts, **columns):
+    rows = [{"prompt": prompt, "data_source": "arithmetic", **columns} for prompt in prompts]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return path
+
+
+def dataset(path, tokenizer, **options):
+    return PromptDataset(path, tokenizer=tokenizer, **{"max_prompt_length": 64, **options})
+
+
+def rendered(tokenizer, text):
+    return tokenizer(f"<|user|>{text}<|end|><|assistant|>")["input_ids"]
+
+
+def test_a_sample_carries_the_rendered_prompt_and_the_columns_of_its_row(arithmetic_dir, tiny_tokenizer):
+    sample = dataset(arithmetic_dir / "train.parquet", tiny_tokenizer)[3]
+    question = sample.messages[0]["content"]
+    assert sample.prompt_ids == rendered(tiny_tokenizer, question)
+    assert (sample.row, sample.uid, sample.agent_name) == (3, "3", None)
+    assert (sample.data_source, sample.extra_info["question"]) == ("arithmetic", question)
+    assert 0 <= int(sample.ground_truth) <= 20
+
+
+def test_plain_text_is_one_user_turn_and_optional_columns_may_be_absent(tmp_path, tiny_tokenizer):
+    sample = dataset(write(tmp_path / "a.jsonl", ["Tom has 5 cups."], agent_name="solo"), tiny_tokenizer)[0]
+    assert sample.messages == [{"role": "user", "content": "Tom has 5 cups."}]
+    assert sample.prompt_ids == rendered(tiny_tokenizer, "Tom has 5 cups.")
+    assert (sample.ground_truth, sample.extra_info, sample.agent_name) == (None, {}, "solo")
+
+
+def test_empty_fields_that_a_file_format_adds_to_messages_do_not_reach_the_template(tmp_path, tiny_tokenizer):
+    messages = [{"role": "user", "content": "cups", "tool_calls": None}]
+    sample = dataset(write(tmp_path / "a.jsonl", [messages]), tiny_tokenizer)[0]
+    assert sample.messages == [{"role": "user", "content": "cups"}]
+
+
+@pytest.mark.parametrize("truncation", ["error", "left", "right", "middle"])
+def test_a_prompt_of_exactly_the_limit_is_left_as_it_is(tmp_path, tiny_tokenizer, truncation):
+    full = rendered(tiny_tokenizer, words(9))
+    path = write(tmp_path / "a.jsonl", [words(9)])
+    data = dataset(path, tiny_tokenizer, max_prompt_length=len(full), truncation=truncation)
+    assert data[0].prompt_ids == full
+
+
+@pytest.mark.parametrize("excess", [1, 2, 5])
+def test_a_longer_prompt_is_cut_on_the_side_that_is_asked_for(tmp_path, tiny_tokenizer, excess):
+    full = rendered(tiny_tokenizer, "Tom has 5 cups. Ann gives Tom 7 cups.")
+    limit = len(full) - excess
+    path = write(tmp_path / "a.jsonl", ["Tom has 5 cups. Ann gives Tom 7 cups."])
+
+    def ids(truncation):
+        return dataset(path, tiny_tokenizer, max_prompt_length=limit, truncation=truncation)[0].prompt_ids
+
+    assert ids("left") == full[excess:]
+    assert ids("right") == full[:limit]
+    assert ids("middle") == full[: limit // 2] + full[len(full) - (limit - limit // 2) :]
+
+
+def test_the_error_for_a_long_prompt_names_file_row_length_and_the_keys_that_help(tmp_path, tiny_tokenizer):
+    path = write(tmp_path / "a.jsonl", [words(2), words(9)])
+    length = len(rendered(tiny_tokenizer, words(9)))
+    data = dataset(path, tiny_tokenizer, max_prompt_length=length - 1)
+    assert data[0].row == 0
+    with pytest.raises(UserError) as caught:
+        data[1]
+    for part in (
+        f"{path}, row 1",
+        f"{length} tokens",
+        f"max_prompt_length={length - 1}",
+        "truncation",
+        "filter_overlong",
+    ):
+        assert part in str(caught.value)
+
+
+def test_filtering_drops_what_is_too_long_keeps_global_rows_and_logs_the_count(tmp_path, tiny_tokenizer, caplog):
+    path = write(tmp_path / "a.jsonl", [words(n) for n in (2, 30, 3, 40, 4)])
+    limit = len(rendered(tiny_tokenizer, words(4)))
+    with caplog.at_level(logging.INFO, logger="hone.data.prompts"):
+        data = dataset(path, tiny_tokenizer, max_prompt_length=limit, filter_overlong_prompts=True)
+    assert [data[i].row for i in range(len(data))] == [0, 2, 4]
+    assert f"dropped 2 of 5 prompts longer than data.max_prompt_length={limit}" in caplog.text
+
+
+@pytest.mark.slow
+def test_filtering_with_several_workers_keeps_the_same_rows(tmp_path, tiny_tokenizer):
+    path = write(tmp_path / "a.jsonl", [words(n % 17 + 1) for n in range(40)])
+    kept = [
+        dataset(
+            path, tiny_tokenizer, max_prompt_length=12, filter_overlong_prompts=True, filter_overlong_prompts_workers=n
+        )
+        for n in (1, 2)
+    ]
+    assert 0 < len(kept[0]) < 40
+    assert np.array_equal(kept[0].kept, kept[1].kept)
+
+
+def test_filtering_everything_is_an_error_that_names_the_shortest(tmp_path, tiny_tokenizer):
+    path = write(tmp_path / "a.jsonl", [words(9), words(8)])
+    shortest = len(rendered(tiny_tokenizer, words(8)))
+    with pytest.raises(UserError, match=rf"All 2 prompts.*max_prompt_length=3 \(the shortest: {shortest}\)"):
+        dataset(path, tiny_tokenizer, max_prompt_length=3, filter_overlong_prompts=True)
+
+
+def test_a_limited_sample_is_the_first_rows_or_a_seeded_choice_when_shuffling(arithmetic_dir, tiny_tokenizer):
+    def rows(**options):
+        data = dataset(arithmetic_dir / "train.parquet", tiny_tokenizer, **options)
+        return [data[i].row for i in range(len(data))]
+
+    assert rows(max_samples=5) == [0, 1, 2, 3, 4]
+    chosen = rows(max_samples=20, shuffle=True, seed=1)
+    assert len(set(chosen)) == 20
+    assert chosen != list(range(20))
+    assert chosen == rows(max_samples=20, shuffle=True, seed=1)
+    assert chosen != rows(max_samples=20, shuffle=True, seed=2)
+    assert rows(max_samples=-1) == rows(max_samples=1000) == list(range(64))
+    with pytest.raises(UserError, match="max_samples=0"):
+        rows(max_samples=0)
+
+
+@pytest.mark.parametrize("key", ["images", "videos"])
+def test_rows_with_images_or_videos_are_refused_but_empty_columns_are_not(tmp_path, tiny_tokenizer, key):
+    assert len(dataset(write(tmp_path / "a.jsonl", ["cups"], **{key: []}), tiny_tokenizer)) == 1
+    with pytest.raises(UserError, match=rf"row 0 has {key}: multimodal input is not built"):
+        dataset(write(tmp_path / "b.jsonl", ["<image> cups"], **{key: ["x.png"]}), tiny_tokenizer)
+
+
+@pytest.mark.parametrize("prompt", [3, [], [{"role": "user"}], [{"role": "wizard", "content": "hi"}], ["text"]])
+def test_a_prompt_that_is_no_conversation_names_its_row(tmp_path, tiny_tokenizer, prompt):
+    with pytest.raises(UserError, match=r"a\.jsonl, row 1, column 'prompt'"):
+        dataset(write(tmp_path / "a.jsonl", ["cups", prompt]), tiny_tokenizer)[1]
+
+
+def test_a_missing_data_source_column_names_its_key(tmp_path, tiny_tokenizer):
+    with pytest.raises(UserError, match=r"no column 'source' \(data\.reward_fn_key\)"):
+        dataset(write(tmp_path / "a.jsonl", ["cups"]), tiny_tokenizer, reward_fn_key="source")
+
+
+def test_no_rows_and_no_chat_template_are_refused(tmp_path, tiny_model_dir):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model_dir)
+    path = write(tmp_path / "a.jsonl", ["cups"])
+    with pytest.raises(UserError, match="no rows"):
+        dataset(arithmetic_without_rows(tmp_path), tokenizer)
+    tokenizer.chat_template = None
+    with pytest.raises(UserError, match="no chat template"):
+        dataset(path, tokenizer)
+
+
+def arithmetic_without_rows(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "empty.parquet"
+    pq.write_table(pa.table({"prompt": pa.array([], pa.string()), "data_source": pa.array([], pa.string())}), path)
+    return path
+
+
+def test_prompts_that_nobody_scores_need_no_data_source(tmp_path, tiny_tokenizer):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"prompt": "cups"}))
+    assert dataset(path, tiny_tokenizer, reward_fn_key=None)[0].data_source == ""
