@@ -19,6 +19,7 @@ OPENINGS = ("{name} has {amount}.", "At first {name} has {amount}.")
 QUESTION = "How many {thing} does {name} have now?"
 LARGEST_TOTAL = 20
 LARGEST_CHANGE = 9
+WORKED_STREAM = 0x3A4E  # apart from the random numbers that make the problems
 WORKED_SHARE = 0.4  # demonstrations that show the running total; the others answer at once
 
 
@@ -82,7 +83,7 @@ def sample_distinct(count: int, *, seed: int) -> list[Problem]:
 
 def _split_rows(problems: list[Problem], split: str, *, seed: int) -> list[dict]:
     worked_count = round(WORKED_SHARE * len(problems))
-    worked = set(np.random.default_rng(seed).permutation(len(problems))[:worked_count].tolist())
+    worked = set(np.random.default_rng([WORKED_STREAM, seed]).permutation(len(problems))[:worked_count].tolist())
     return [
         to_row(
             problem.question,

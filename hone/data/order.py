@@ -4,12 +4,16 @@ import numpy as np
 
 from hone.errors import UserError
 
+# Seeds are small numbers that users repeat, and numpy takes [0, 0] for 0: without a stream of its own, the order of
+# epoch 0 would be the very permutation by which a data set of the same seed was laid out.
+ORDER_STREAM = 0x07DE7
+
 
 def epoch_order(num_rows: int, *, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
     """[num_rows] the row indices of one epoch; every epoch of a seed has an order of its own."""
     if not shuffle:
         return np.arange(num_rows)
-    return np.random.default_rng([seed, epoch]).permutation(num_rows)
+    return np.random.default_rng([ORDER_STREAM, seed, epoch]).permutation(num_rows)
 
 
 class BatchOrder:

@@ -18,6 +18,8 @@ from hone.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+CHOICE_STREAM = 0xC401CE  # apart from other uses of the same seed
+
 
 @dataclass
 class Sample:
@@ -141,4 +143,4 @@ def choose_rows(num_rows: int, *, max_samples: int, shuffle: bool, seed: int) ->
         return np.arange(num_rows)
     if not shuffle:
         return np.arange(max_samples)
-    return np.sort(np.random.default_rng(seed).choice(num_rows, size=max_samples, replace=False))
+    return np.sort(np.random.default_rng([CHOICE_STREAM, seed]).choice(num_rows, size=max_samples, replace=False))

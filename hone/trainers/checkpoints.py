@@ -34,6 +34,7 @@ class Checkpoints:
         flush(temporary)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
+        sync(self.directory)
         self._mark(step)
         return final
 
@@ -45,9 +46,12 @@ class Checkpoints:
         temporary.rename(marker)
         sync(self.directory)
 
-    def prune(self, keep: Mapping[str, int | None]) -> None:
-        """Keeps the newest `keep[role]` folders of each role on disk (None: all), whoever wrote them."""
-        folders = [path for _, path in sorted(self._complete())]
+    def prune(self, keep: Mapping[str, int | None], *, newest: int) -> None:
+        """Keeps the newest `keep[role]` folders of each role on disk (None: all), whoever wrote them.
+
+        `newest` is the step just saved: folders of later steps were left by a run that was given up, and go first.
+        """
+        folders = [path for _, path in sorted(self._complete(), key=lambda found: (found[0] <= newest, found[0]))]
         for role, count in keep.items():
             having = [path for path in folders if (path / role).is_dir()]
             for path in having[:-count] if count else []:

@@ -47,7 +47,7 @@ class PPOTrainer:
             for step in range(first, setup.total_steps):
                 timer = Timer()
                 with timer("step"):
-                    batch, metrics = self._train_step(step, timer)
+                    batch, metrics = self.train_step(step, timer)
                 last = step + 1 == setup.total_steps
                 if self.validator.due(step + 1, last):
                     with timer("testing"):
@@ -59,7 +59,7 @@ class PPOTrainer:
                 tracker.log(self._with_progress(metrics, step), step=step + 1)
                 bar.advance(task)
 
-    def _train_step(self, step: int, timer: Timer) -> tuple[Batch, dict[str, float]]:
+    def train_step(self, step: int, timer: Timer) -> tuple[Batch, dict[str, float]]:
         setup, groups = self.setup, self.setup.groups
         with timer("gen"):
             sampled = self._sample(step)
@@ -143,7 +143,8 @@ class PPOTrainer:
 
         self.checkpoints.save(step, {"kl_controller": self.controller.state_dict()}, write)
         keep = config.trainer
-        self.checkpoints.prune({"actor": keep.max_actor_ckpt_to_keep, "critic": keep.max_critic_ckpt_to_keep})
+        roles = {"actor": keep.max_actor_ckpt_to_keep, "critic": keep.max_critic_ckpt_to_keep}
+        self.checkpoints.prune(roles, newest=step)
 
     def _resume(self) -> int:
         """Loads the checkpoint that resume_mode asks for; the number of training steps already done."""

@@ -102,7 +102,7 @@ class SFTTrainer:
             self.model.call("save", path=folder / "model", contents=contents)
 
         self.checkpoints.save(step, {}, write)
-        self.checkpoints.prune({"model": self.config.trainer.max_ckpt_to_keep})
+        self.checkpoints.prune({"model": self.config.trainer.max_ckpt_to_keep}, newest=step)
 
     def _resume(self) -> int:
         trainer = self.config.trainer

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from hone.data import BatchOrder, epoch_order
+from hone.data import BatchOrder, epoch_order, read_rows
+from hone.data.arithmetic import write_arithmetic
 from hone.errors import UserError
 
 
@@ -54,3 +55,21 @@ def test_fewer_rows_than_a_batch_is_an_error_with_both_numbers():
     with pytest.raises(UserError, match=r"data\.train_batch_size=11 .* 10 rows that data\.train_files"):
         order(rows=10, batch=11)
     assert order(rows=10, batch=10).steps_per_epoch == 1
+
+
+def test_the_order_is_unrelated_to_other_permutations_of_the_same_seed():
+    """A data set laid out by default_rng(seed) must not be read in that very order (numpy takes [0, 0] for 0)."""
+    for seed in (0, 1, 42):
+        order = epoch_order(2000, seed=seed, epoch=0, shuffle=True)
+        for other in (seed, [seed], [seed, 0], [0, seed]):
+            assert (order == np.random.default_rng(other).permutation(2000)).mean() < 0.01
+
+
+def test_the_kinds_of_demonstration_are_spread_over_an_epoch(tmp_path):
+    train, _ = write_arithmetic(tmp_path, train_size=2000, test_size=10, seed=0)
+    rows = read_rows(train)
+    order = epoch_order(2000, seed=0, epoch=0, shuffle=True)
+    worked = np.array(["=" in rows[int(i)]["answer"] for i in order])
+    shares = worked.reshape(10, 200).mean(axis=1)
+    assert worked.mean() == 0.4
+    assert shares.min() > 0.25 and shares.max() < 0.55
