@@ -42,11 +42,11 @@ class Stage:
 class Plan:
     """How long the two trainings are."""
 
-    sft_steps: int = 1500
+    sft_steps: int = 1200
     rl_steps: int = 40
 
 
-RL_STEPS = {Algorithm.grpo: 40, Algorithm.ppo: 60}
+RL_STEPS = {Algorithm.grpo: 100, Algorithm.ppo: 100}
 SHORT = Plan(sft_steps=60, rl_steps=2)
 app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -107,7 +107,7 @@ def _sft(seed: int, plan: Plan, d: Path) -> list[str]:
         f"trainer.seed={seed}",
         "trainer.total_epochs=2",
         f"trainer.total_training_steps={plan.sft_steps}",
-        "trainer.save_freq=500",
+        "trainer.save_freq=400",
         "trainer.max_ckpt_to_keep=1",
         f"trainer.default_local_dir={d}/sft",
     ]
@@ -127,7 +127,7 @@ def _rl(algorithm: Algorithm, seed: int, plan: Plan, d: Path, model: Path) -> li
         "actor_rollout_ref.actor.use_dynamic_bsz=True",
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
         "actor_rollout_ref.actor.clip_ratio_high=0.28",
-        "actor_rollout_ref.actor.optim.lr=2e-4",
+        "actor_rollout_ref.actor.optim.lr=3e-4",
         "actor_rollout_ref.actor.optim.lr_warmup_steps=5",
         "actor_rollout_ref.actor.optim.betas=[0.9,0.99]",
         "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]",

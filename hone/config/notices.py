@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from .schema import GenerationConfig, PPOConfig, SFTConfig
+from .schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
 from .schema.base import Node
 
 ACTOR = "actor_rollout_ref.actor"
@@ -25,7 +25,13 @@ OTHER_ENGINES = tuple(
     )
 )
 # Settings of sharding: one process has nothing to shard.
-SHARDING = ("reshard_after_forward", "forward_prefetch", "min_num_params", "transformer_layer_cls_to_wrap")
+SHARDING = (
+    "reshard_after_forward",
+    "forward_prefetch",
+    "min_num_params",
+    "transformer_layer_cls_to_wrap",
+    "reduce_dtype",
+)
 
 
 def notices(config: Node, user_keys: Collection[str]) -> Iterator[str]:
@@ -35,6 +41,10 @@ def notices(config: Node, user_keys: Collection[str]) -> Iterator[str]:
         yield from _sampling(config)
         yield from _idle_keys(config, user_keys)
         yield from _compile(config, user_keys)
+    if isinstance(config, (PPOConfig, SFTConfig)):
+        yield from _sharding(user_keys)
+    if isinstance(config, EvaluationConfig) and "data.prompt_key" in user_keys:
+        yield "data.prompt_key is not read here: responses are scored without their prompts"
     if isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
         yield from _attention(config, user_keys)
 
@@ -73,6 +83,15 @@ def _idle_keys(config: PPOConfig, user_keys: Collection[str]) -> Iterator[str]:
         idle = [key for key in idle if not key.endswith("tensor_model_parallel_size")]
     if idle:
         yield f"{ROLLOUT}.name=hf runs in the trainer's process on 1 device and does not use " + ", ".join(idle)
+    rollout, key = config.actor_rollout_ref.rollout, f"{ROLLOUT}.calculate_log_probs"
+    if key in user_keys and not rollout.calculate_log_probs:
+        yield f"{key}=False: {ROLLOUT}.name=hf has its log-probs at no cost and keeps them all the same"
+    precision = f"{ACTOR}.fsdp_config.mixed_precision.param_dtype"
+    if f"{ROLLOUT}.dtype" in user_keys and rollout.dtype != "auto":
+        yield f"{ROLLOUT}.dtype={rollout.dtype} rests: the hf engine computes with the policy's weights, in {precision}"
+
+
+def _sharding(user_keys: Collection[str]) -> Iterator[str]:
     sharding = sorted(key for key in user_keys if "fsdp_config." in key and key.rsplit(".", 1)[-1] in SHARDING)
     if sharding:
         yield "one process has nothing to shard, so nothing is left to do for " + ", ".join(sharding)

@@ -1,7 +1,9 @@
-"""Files, folders and packages that a configuration names must be there before anything is loaded."""
+"""Files, folders and packages that a configuration names must be there, and what it writes must have a place, before
+anything is loaded."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +11,8 @@ from pathlib import Path
 from .problems import Problem
 from .schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
 from .schema.base import Node
+
+ROLLOUT = "actor_rollout_ref.rollout"
 
 
 def path_problems(config: Node) -> Iterator[Problem]:
@@ -20,6 +24,14 @@ def path_problems(config: Node) -> Iterator[Problem]:
         yield from _model(key, path)
     if isinstance(config, (PPOConfig, EvaluationConfig)) and config.custom_reward_function.path is not None:
         yield from _file("custom_reward_function.path", config.custom_reward_function.path)
+    if isinstance(config, PPOConfig) and config.actor_rollout_ref.rollout.agent.agent_loop_path is not None:
+        yield from _file(f"{ROLLOUT}.agent.agent_loop_path", config.actor_rollout_ref.rollout.agent.agent_loop_path)
+    for key, package in _external_libs(config).items():
+        yield from _package(key, package)
+    for key, folder in _output_folders(config).items():
+        yield from _writable(key, folder, folder=True)
+    for key, file in _output_files(config).items():
+        yield from _writable(key, file, folder=False)
     if isinstance(config, (PPOConfig, SFTConfig)):
         if config.trainer.resume_mode == "resume_path" and config.trainer.resume_from_path is not None:
             yield from _folder("trainer.resume_from_path", config.trainer.resume_from_path)
@@ -45,10 +57,60 @@ def _models(config: Node) -> dict[str, str]:
         models = {"actor_rollout_ref.model.path": config.actor_rollout_ref.model.path}
         if config.trains_critic and config.critic.model.path != config.actor_rollout_ref.model.path:
             models["critic.model.path"] = config.critic.model.path
+        tokenizer = config.critic.model.tokenizer_path
+        if config.trains_critic and tokenizer not in (None, config.critic.model.path):
+            models["critic.model.tokenizer_path"] = tokenizer
         if config.data.tokenizer is not None:
             models["data.tokenizer"] = config.data.tokenizer
         return models
     return {}
+
+
+def _external_libs(config: Node) -> dict[str, str | None]:
+    if isinstance(config, PPOConfig):
+        libs = {"actor_rollout_ref.model.external_lib": config.actor_rollout_ref.model.external_lib}
+        return {**libs, "critic.model.external_lib": config.critic.model.external_lib if config.trains_critic else None}
+    if isinstance(config, (SFTConfig, GenerationConfig)):
+        return {"model.external_lib": config.model.external_lib}
+    return {}
+
+
+def _output_folders(config: Node) -> dict[str, str | None]:
+    if isinstance(config, PPOConfig):
+        names = ("default_local_dir", "rollout_data_dir", "validation_data_dir")
+        return {f"trainer.{name}": getattr(config.trainer, name) for name in names}
+    return {"trainer.default_local_dir": config.trainer.default_local_dir} if isinstance(config, SFTConfig) else {}
+
+
+def _output_files(config: Node) -> dict[str, str | None]:
+    if isinstance(config, GenerationConfig):
+        return {"data.output_path": config.data.output_path}
+    return {"output_path": config.output_path} if isinstance(config, EvaluationConfig) else {}
+
+
+def _package(key: str, name: str | None) -> Iterator[Problem]:
+    if name is not None and find_spec(name.partition(".")[0]) is None:
+        fix = f"install it, or set {key}=null"
+        yield Problem(key, f"there is no package {name}", "a package on Python's path", fix)
+
+
+def _writable(key: str, wanted: str | None, *, folder: bool) -> Iterator[Problem]:
+    """What exists of the path must be folders, and the last of them must take a new entry."""
+    if wanted is None:
+        return
+    path = Path(wanted).expanduser()
+    if not folder and path.is_dir():
+        yield Problem(key, f"{path} is a folder", "a file to write", f"set {key} to a file in it")
+        return
+    first = path if folder else path.absolute().parent
+    found = next(parent for parent in (first.absolute(), *first.absolute().parents) if parent.exists())
+    expected = "a folder that can be written" if folder else "a file in a folder that can be written"
+    if not found.is_dir():
+        yield Problem(key, f"{path} cannot be made, since {found} is a file", expected, f"set {key} to another place")
+    elif not os.access(found, os.W_OK | os.X_OK):
+        yield Problem(
+            key, f"{path} cannot be written: no permission in {found}", expected, f"set {key} to another place"
+        )
 
 
 def _file(key: str, path: str) -> Iterator[Problem]:

@@ -104,13 +104,44 @@ class PackedLayout:
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, softcap: float | None
     ) -> Tensor:
-        rectangles = [x.index_select(0, self.gather).split([n * w for n, w in self.buckets]) for x in (q, k, v)]
+        sizes = [rows * width for rows, width in self.buckets]
+        rectangles = [_Pad.apply(x, self.gather, self.places).split(sizes) for x in (q, k, v)]
         outputs = []
         for (rows, width), q_, k_, v_ in zip(self.buckets, *rectangles, strict=True):
             shaped = [x.view(rows, width, *x.shape[1:]).transpose(1, 2) for x in (q_, k_, v_)]
             out = causal_attention(*shaped, scale=scale, window=window, softcap=softcap)
             outputs.append(out.transpose(1, 2).reshape(rows * width, *out.shape[1::2]))
-        return torch.cat(outputs).index_select(0, self.places)
+        return _Unpad.apply(torch.cat(outputs), self.places)
+
+
+class _Pad(torch.autograd.Function):
+    """tokens -> rectangles. What stands on padding is seen by padding alone, so no gradient comes back from there, and
+    the backward pass is a plain gather instead of a sum over duplicates."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, gather: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        return tokens.index_select(0, gather)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (places,) = ctx.saved_tensors
+        return grad.index_select(0, places), None, None
+
+
+class _Unpad(torch.autograd.Function):
+    """rectangles -> tokens; padding gets a gradient of exactly zero."""
+
+    @staticmethod
+    def forward(ctx: Any, rectangles: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.size = len(rectangles)
+        return rectangles.index_select(0, places)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (places,) = ctx.saved_tensors
+        return grad.new_zeros(ctx.size, *grad.shape[1:]).index_copy_(0, places, grad), None
 
 
 def _buckets(lengths: Sequence[int], fill: float = 0.85) -> list[list[int]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
@@ -36,7 +37,7 @@ class LogitHead:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [tokens, H] -> fp32 logits [tokens, V]."""
-        logits = torch.nn.functional.linear(hidden, self.weight, self.bias).float()
+        logits = F.linear(hidden, self.weight, self.bias).float()
         if self.multiplier != 1.0:
             logits = logits * self.multiplier
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
@@ -82,9 +83,7 @@ def _logprobs_of(
     logits = head.logits(hidden)
     if temperature != 1.0:
         logits = logits / temperature
-    normaliser = logits.logsumexp(-1)
-    logprobs = logits.gather(-1, labels[:, None]).squeeze(-1) - normaliser
     if not entropy:
-        return logprobs, None
-    probabilities = (logits - normaliser[:, None]).exp()
-    return logprobs, normaliser - (probabilities * logits).sum(-1)
+        return -F.cross_entropy(logits, labels, reduction="none"), None
+    logprobs = logits.log_softmax(-1)
+    return logprobs.gather(-1, labels[:, None]).squeeze(-1), -(logprobs.exp() * logprobs).sum(-1)

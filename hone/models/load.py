@@ -88,17 +88,19 @@ def value_head(model: PreTrainedModel) -> torch.nn.Linear:
 def _load(auto: Any, source: ModelSource, **config_changes: Any) -> tuple[PreTrainedModel, set[str]]:
     if source.external_lib:
         importlib.import_module(source.external_lib)
-    overrides = {**source.config_overrides, **config_changes}
     try:
         config = AutoConfig.from_pretrained(source.location, trust_remote_code=source.trust_remote_code)
         _check_overrides(config, source.config_overrides)
+        # Set here: from_pretrained hands what a configuration class does not know to the model's constructor.
+        for name, value in {**source.config_overrides, **config_changes}.items():
+            setattr(config, name, value)
         model, report = auto.from_pretrained(
             source.location,
+            config=config,
             dtype=source.dtype,
             attn_implementation=source.attn_implementation,
             trust_remote_code=source.trust_remote_code,
             output_loading_info=True,
-            **overrides,
         )
     except (OSError, ValueError) as error:
         raise UserError(f"no model could be loaded from {source.path!r}: {_first_line(error)}") from error

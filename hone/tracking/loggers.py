@@ -27,6 +27,7 @@ class JsonLines:
         temporary = path.with_suffix(".tmp")
         temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
         temporary.replace(path)
+        self.steps = {line.get("step") for line in kept}
         self.file = path.open("a")
 
     def log(self, metrics: Metrics, step: int) -> None:
@@ -124,7 +125,11 @@ ADAPTERS: dict[str, Callable[[str, str, Path, dict[str, Any]], Logger]] = {
 
 
 class Tracker:
-    """All loggers of a run."""
+    """All loggers of a run.
+
+    done:      training steps that the checkpoint has behind it; lines of later steps are dropped, to be written again
+    last_line: the metrics of step `done`, logged if the run was killed between its checkpoint and its line
+    """
 
     def __init__(
         self,
@@ -134,13 +139,17 @@ class Tracker:
         experiment: str,
         directory: Path,
         config: dict[str, Any],
-        first_step: int = 0,
+        done: int = 0,
+        last_line: Metrics | None = None,
     ) -> None:
-        self.loggers: list[Logger] = [JsonLines(directory / "metrics.jsonl", first_step)]
+        lines = JsonLines(directory / "metrics.jsonl", first_step=done + 1 if done else 0)
+        self.loggers: list[Logger] = [lines]
         for name in names:
             self.loggers.append(
                 Console() if name == "console" else ADAPTERS[name](project, experiment, directory, config)
             )
+        if last_line and done not in lines.steps:
+            self.log(last_line, done)
 
     def log(self, metrics: Metrics, step: int) -> None:
         for logger in self.loggers:

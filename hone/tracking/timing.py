@@ -6,8 +6,10 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 
 class Timer:
@@ -26,6 +28,28 @@ class Timer:
 
     def metrics(self) -> dict[str, float]:
         return {f"timing_s/{name}": value for name, value in self.seconds.items()}
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """Floating-point operations of an update.
+
+    parameters:      weights that every token passes through
+    attention_width: layers * heads * head size
+    peak:            operations per second that the hardware reaches
+    """
+
+    parameters: int
+    attention_width: int
+    peak: float
+
+    def utilisation(self, lengths: Tensor, passes: int, seconds: float) -> float:
+        """Share of the peak that `passes` over sequences of these lengths [N] reached (forward and backward).
+
+        6 operations per weight and token, and 12 * width per pair of tokens, of which causal attention needs half.
+        """
+        tokens, pairs = float(lengths.sum()), float(lengths.double().square().sum()) / 2
+        return passes * (6 * self.parameters * tokens + 12 * self.attention_width * pairs) / (seconds * self.peak)
 
 
 def measured_peak_flops(device: torch.device, dtype: torch.dtype) -> float:

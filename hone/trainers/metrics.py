@@ -28,11 +28,11 @@ def batch_metrics(batch: Batch, max_response_length: int) -> dict[str, float]:
     }
     rewards = torch.zeros(len(batch)).index_add_(0, batch.segment_ids, torch.where(mask, batch["rewards"], 0.0))
     metrics.update(_spread("critic/rewards", rewards[batch["scored"]]))
-    if "values" in batch:
+    if "values" in batch and bool(mask.any()):
         values, returns = batch["values"][mask], batch["returns"][mask]
         metrics.update(_spread("critic/values", values))
         unexplained = (returns - values).var(unbiased=False) / returns.var(unbiased=False).clamp(min=1e-8)
-        metrics["critic/vf_explained_var"] = float(1 - unexplained) if len(values) else 0.0
+        metrics["critic/vf_explained_var"] = float(1 - unexplained)
     return metrics
 
 

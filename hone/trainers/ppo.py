@@ -37,8 +37,8 @@ class PPOTrainer:
 
     def fit(self) -> None:
         trainer, setup = self.config.trainer, self.setup
-        first = self._resume()
-        with setup.track(first) as tracker, progress_bar() as bar:
+        first, last_line = self._resume()
+        with setup.track(first, last_line) as tracker, progress_bar() as bar:
             if trainer.val_only or (trainer.val_before_train and first == 0):
                 tracker.log(self.validator(first), step=first)
             if trainer.val_only:
@@ -54,9 +54,8 @@ class PPOTrainer:
                         metrics.update(self.validator(step + 1))
                 if due(step + 1, trainer.save_freq, last=last):
                     with timer("save_checkpoint"):
-                        self._save(step + 1)
-                metrics.update(timer.metrics(), **speed_metrics(timer.seconds, batch, self.config.ranks))
-                tracker.log(self._with_progress(metrics, step), step=step + 1)
+                        self._save(step + 1, self._line(step, metrics, timer, batch))
+                tracker.log(self._line(step, metrics, timer, batch), step=step + 1)
                 bar.advance(task)
 
     def train_step(self, step: int, timer: Timer) -> tuple[Batch, dict[str, float]]:
@@ -128,11 +127,16 @@ class PPOTrainer:
             scored=torch.tensor([r.score is not None for r in rewards]),
         )
 
-    def _with_progress(self, metrics: dict[str, float], step: int) -> dict[str, float]:
-        epoch = step // self.setup.order.steps_per_epoch
-        return {"training/global_step": step + 1, "training/epoch": epoch, **metrics}
+    def _line(self, step: int, metrics: dict[str, float], timer: Timer, batch: Batch) -> dict[str, float]:
+        """Everything that is logged of a step."""
+        line = {"training/global_step": step + 1, "training/epoch": step // self.setup.order.steps_per_epoch, **metrics}
+        line |= timer.metrics() | speed_metrics(timer.seconds, batch, self.config.ranks)
+        if "update_actor" in timer.seconds:
+            passes, seconds = self.setup.actor_plan.epochs, timer.seconds["update_actor"]
+            line["perf/mfu/actor"] = self.setup.actor_cost.utilisation(batch.lengths, passes, seconds)
+        return line
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, line: dict[str, float]) -> None:
         groups, config = self.setup.groups, self.config
 
         def write(folder: Path) -> None:
@@ -141,17 +145,17 @@ class PPOTrainer:
             if "critic" in groups:
                 groups["critic"].call("save", path=folder / "critic", contents=config.critic.checkpoint.save_contents)
 
-        self.checkpoints.save(step, {"kl_controller": self.controller.state_dict()}, write)
+        self.checkpoints.save(step, {"kl_controller": self.controller.state_dict(), "metrics": line}, write)
         keep = config.trainer
         roles = {"actor": keep.max_actor_ckpt_to_keep, "critic": keep.max_critic_ckpt_to_keep}
         self.checkpoints.prune(roles, newest=step)
 
-    def _resume(self) -> int:
-        """Loads the checkpoint that resume_mode asks for; the number of training steps already done."""
+    def _resume(self) -> tuple[int, dict[str, float]]:
+        """Loads the checkpoint that resume_mode asks for: training steps already done, the metrics of the last one."""
         trainer, groups = self.config.trainer, self.setup.groups
         folder = self.checkpoints.find(trainer.resume_mode, trainer.resume_from_path)
         if folder is None:
-            return 0
+            return 0, {}
         actor = self.config.actor_rollout_ref.actor
         groups["actor"].call("load", path=folder / "actor", contents=actor.checkpoint.load_contents)
         if "critic" in groups:
@@ -160,7 +164,7 @@ class PPOTrainer:
         self.controller.load_state_dict(state["kl_controller"])
         groups["rollout"].call("update_weights", version=state["step"])
         self.setup.say(f"resumed from {folder} after step {state['step']}")
-        return state["step"]
+        return state["step"], state["metrics"]
 
 
 def _mean(values: torch.Tensor, mask: torch.Tensor) -> float:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from hone.cluster import Executor, Role, WorkerGroup
@@ -22,6 +23,7 @@ from hone.rewards.manager import RewardManager
 from hone.rewards.scorers import default_compute_score
 from hone.tracking.loggers import Tracker
 from hone.tracking.run_directory import write_config
+from hone.tracking.timing import TrainingCost
 from hone.trainers.sampling import Sampler
 from hone.trainers.updates import UpdatePlan
 from hone.workers.actor import ActorWorker, ReferenceWorker
@@ -45,10 +47,11 @@ class Setup:
     sampler: Sampler
     actor_plan: UpdatePlan
     critic_plan: UpdatePlan
+    actor_cost: TrainingCost
 
     @contextmanager
-    def track(self, first_step: int) -> Iterator[Tracker]:
-        """The run's loggers; lines of steps that are going to be done again are dropped."""
+    def track(self, done: int, last_line: Mapping[str, float]) -> Iterator[Tracker]:
+        """The run's loggers, after `done` steps of which the last one logs `last_line`."""
         trainer = self.loaded.config.trainer
         write_config(self.directory, self.loaded.to_yaml())
         tracker = Tracker(
@@ -57,7 +60,8 @@ class Setup:
             experiment=trainer.experiment_name,
             directory=self.directory,
             config=self.loaded.config.model_dump(),
-            first_step=first_step + 1 if first_step else 0,
+            done=done,
+            last_line=last_line,
         )
         try:
             yield tracker
@@ -85,6 +89,7 @@ def set_up(loaded: Loaded, executor: Executor) -> Setup:
     total_steps = config.trainer.total_training_steps or config.trainer.total_epochs * order.steps_per_epoch
     manager = RewardManager(_reward_function(config))
     settings = RunSettings(pick_device(config.trainer.device), total_steps, config.trainer.seed, loaded.user_keys)
+    torch.manual_seed(config.trainer.seed)
     groups = executor.start(_roles(config, settings))
     return Setup(
         loaded=loaded,
@@ -98,6 +103,7 @@ def set_up(loaded: Loaded, executor: Executor) -> Setup:
         sampler=Sampler(groups["rollout"], tokenizer, manager),
         actor_plan=_actor_plan(config),
         critic_plan=_critic_plan(config),
+        actor_cost=groups["actor"].call("cost")[0],
     )
 
 

@@ -46,8 +46,8 @@ class SFTTrainer:
 
     def fit(self) -> None:
         trainer = self.config.trainer
-        first = self._resume()
-        tracker = self._tracker(first)
+        first, last_line = self._resume()
+        tracker = self._tracker(first, last_line)
         with progress_bar() as bar:
             task = bar.add_task("fine-tuning", total=self.total_steps, completed=first)
             for step in range(first, self.total_steps):
@@ -56,7 +56,7 @@ class SFTTrainer:
                 if self.val_data is not None and due(step + 1, trainer.test_freq, last=last):
                     metrics["val/loss"] = self.validate()
                 if due(step + 1, trainer.save_freq, last=last):
-                    self._save(step + 1)
+                    self._save(step + 1, metrics)
                 tracker.log(metrics, step=step + 1)
                 bar.advance(task)
         tracker.close()
@@ -95,27 +95,28 @@ class SFTTrainer:
             {"input_ids": [s.input_ids for s in samples], "loss_mask": [s.loss_mask for s in samples]}
         )
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, metrics: dict[str, float]) -> None:
         contents = self.config.trainer.checkpoint.save_contents
 
         def write(folder: Path) -> None:
             self.model.call("save", path=folder / "model", contents=contents)
 
-        self.checkpoints.save(step, {}, write)
+        self.checkpoints.save(step, {"metrics": metrics}, write)
         self.checkpoints.prune({"model": self.config.trainer.max_ckpt_to_keep}, newest=step)
 
-    def _resume(self) -> int:
+    def _resume(self) -> tuple[int, dict[str, float]]:
+        """The number of steps already done, and the metrics of the last of them."""
         trainer = self.config.trainer
         folder = self.checkpoints.find(trainer.resume_mode, trainer.resume_from_path)
         if folder is None:
-            return 0
+            return 0, {}
         contents = set(trainer.checkpoint.save_contents) - {"hf_model"}
         self.model.call("load", path=folder / "model", contents=contents)
-        step = read_state(folder)["step"]
-        logger.info("resumed from %s after step %d", folder, step)
-        return step
+        state = read_state(folder)
+        logger.info("resumed from %s after step %d", folder, state["step"])
+        return state["step"], state["metrics"]
 
-    def _tracker(self, first: int) -> Tracker:
+    def _tracker(self, done: int, last_line: dict[str, float]) -> Tracker:
         trainer = self.config.trainer
         write_config(self.directory, self.loaded.to_yaml())
         return Tracker(
@@ -124,7 +125,8 @@ class SFTTrainer:
             experiment=trainer.experiment_name,
             directory=self.directory,
             config=self.config.model_dump(),
-            first_step=first + 1 if first else 0,
+            done=done,
+            last_line=last_line,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hone.config.schema.ppo import PPOConfig
+from hone.data.order import epoch_order
 from hone.rewards.manager import Reward
 from hone.rollout.interface import Sampling
 from hone.tracking.console import console
@@ -17,6 +18,8 @@ class Validator:
     def __init__(self, config: PPOConfig, setup: Setup) -> None:
         self.config = config
         self.setup = setup
+        rows = len(setup.val_data) if setup.val_data is not None else 0
+        self.order = epoch_order(rows, seed=config.data.seed, epoch=0, shuffle=config.data.validation_shuffle)
 
     def due(self, step: int, last: bool) -> bool:
         return self.setup.val_data is not None and due(step, self.config.trainer.test_freq, last=last)
@@ -53,7 +56,7 @@ class Validator:
         )
         data = self.setup.val_data
         assert data is not None
-        prompts = [data[i] for i in range(start, stop)]
+        prompts = [data[int(i)] for i in self.order[start:stop]]
         # The same draws at every validation, so that two of them differ by the weights alone.
         sampled = self.setup.sampler(prompts, n=wanted.n, sampling=sampling, seed=(self.config.trainer.seed, "val"))
         return sampled, sampled.rewards()

@@ -11,6 +11,7 @@ from hone.batch import Batch
 from hone.config.schema.actor import ActorConfig
 from hone.config.schema.ppo import PPOConfig
 from hone.models.load import load_tokenizer
+from hone.tracking.timing import TrainingCost, measured_peak_flops
 from hone.training.checkpoint import load_engine, save_engine
 from hone.workers.build import actor_engine, reference_engine
 from hone.workers.objectives import PolicyObjective
@@ -31,7 +32,18 @@ class ActorWorker:
 
     def update(self, batch: Batch, training_step: int) -> dict[str, float]:
         """One optimiser step on a mini-batch with a `loss_weight` column; metrics without prefix."""
-        return self.engine.step(batch, self.objective, training_step=training_step, mask="loss_mask")
+        metrics = self.engine.step(batch, self.objective, training_step=training_step, mask="loss_mask")
+        return metrics if self.objective.kl_kind is None else {**metrics, "kl_coef": self.objective.kl_coef}
+
+    def cost(self) -> TrainingCost:
+        """What an update costs here; measures the hardware's peak."""
+        config = self.engine.model.config.get_text_config()
+        head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return TrainingCost(
+            parameters=sum(p.numel() for p in self.engine.parameters()),
+            attention_width=config.num_hidden_layers * config.num_attention_heads * head_size,
+            peak=measured_peak_flops(self.engine.device, self.engine.options.compute_dtype),
+        )
 
     def save(self, path: Path, contents: Collection[str]) -> None:
         save_engine(self.engine, path, contents, self.tokenizer)

@@ -8,6 +8,7 @@ from typing import Any
 
 from hone.batch import Batch
 from hone.config.schema.ppo import PPOConfig
+from hone.models.load import load_tokenizer
 from hone.training.checkpoint import load_engine, save_engine
 from hone.workers.build import critic_engine
 from hone.workers.objectives import ValueObjective
@@ -18,6 +19,8 @@ class CriticWorker:
     def __init__(self, config: PPOConfig, run: RunSettings, peers: Mapping[str, Any]) -> None:
         self.engine = critic_engine(config, run)
         self.objective = ValueObjective(config.critic.cliprange_value)
+        model = config.critic.model
+        self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, trust_remote_code=model.trust_remote_code)
 
     def compute_values(self, batch: Batch) -> Batch:
         """Column values: V of the state before each trainable token."""
@@ -28,7 +31,7 @@ class CriticWorker:
         return self.engine.step(batch, self.objective, training_step=training_step, mask="loss_mask")
 
     def save(self, path: Path, contents: Collection[str]) -> None:
-        save_engine(self.engine, path, contents)
+        save_engine(self.engine, path, contents, self.tokenizer)
 
     def load(self, path: Path, contents: Collection[str]) -> None:
         load_engine(self.engine, path, contents)

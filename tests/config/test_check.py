@@ -188,8 +188,14 @@ def test_the_correction_may_be_set_at_either_place(runnable: Runnable) -> None:
         ([f"{ROLLOUT}.val_kwargs.n=4"], "all the same"),
         ([f"{ACTOR}.fsdp_config.reshard_after_forward=False"], "nothing to shard"),
         (["data.val_files=null"], "nothing is validated"),
-        (["trainer.device=cpu"], "use_torch_compile"),
-        (["trainer.device=cpu"], "flash_attention_2"),
+        (["trainer.device=cpu", f"{ACTOR}.use_torch_compile=True"], "use_torch_compile"),
+        (
+            ["trainer.device=cpu", "actor_rollout_ref.model.override_config.attn_implementation=flash_attention_2"],
+            "flash_attention_2",
+        ),
+        ([f"{ROLLOUT}.dtype=float32"], "computes with the policy's weights"),
+        ([f"{ROLLOUT}.calculate_log_probs=False"], "calculate_log_probs=False"),
+        ([f"{ACTOR}.fsdp_config.mixed_precision.reduce_dtype=bf16"], "nothing to shard"),
     ],
 )
 def test_what_has_no_or_another_effect_is_said(runnable: Runnable, overrides: list[str], words: str) -> None:
