@@ -46,7 +46,7 @@ class Plan:
     rl_steps: int = 40
 
 
-RL_STEPS = {Algorithm.grpo: 100, Algorithm.ppo: 100}
+RL_STEPS = {Algorithm.grpo: 30, Algorithm.ppo: 50}
 SHORT = Plan(sft_steps=60, rl_steps=2)
 app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -127,7 +127,7 @@ def _rl(algorithm: Algorithm, seed: int, plan: Plan, d: Path, model: Path) -> li
         "actor_rollout_ref.actor.use_dynamic_bsz=True",
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
         "actor_rollout_ref.actor.clip_ratio_high=0.28",
-        "actor_rollout_ref.actor.optim.lr=3e-4",
+        "actor_rollout_ref.actor.optim.lr=2e-4",
         "actor_rollout_ref.actor.optim.lr_warmup_steps=5",
         "actor_rollout_ref.actor.optim.betas=[0.9,0.99]",
         "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]",

@@ -18,7 +18,8 @@ LOSSES = ("{name} loses {amount}.", "{name} gives {other} {amount}.")
 OPENINGS = ("{name} has {amount}.", "At first {name} has {amount}.")
 QUESTION = "How many {thing} does {name} have now?"
 LARGEST_TOTAL = 20
-LARGEST_CHANGE = 9
+LARGEST_START = 15
+LARGEST_CHANGE = 5
 WORKED_STREAM = 0x3A4E  # apart from the random numbers that make the problems
 WORKED_SHARE = 0.4  # demonstrations that show the running total; the others answer at once
 
@@ -47,7 +48,7 @@ class Problem:
 def sample_problem(rng: np.random.Generator) -> Problem:
     name, other = (str(word) for word in rng.choice(NAMES, size=2, replace=False))
     thing = str(rng.choice(THINGS))
-    total = int(rng.integers(1, LARGEST_TOTAL))
+    total = int(rng.integers(1, LARGEST_START + 1))
     words = {"name": name, "other": other, "thing": thing}
     sentences, changes = [_sentence(rng, OPENINGS, words, total)], [total]
     for _ in range(int(rng.integers(1, 4))):

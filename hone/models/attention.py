@@ -60,9 +60,15 @@ def _attention_forward(
 AttentionInterface.register(IMPLEMENTATION, _attention_forward)
 
 
+def use_layouts(model: PreTrainedModel) -> None:
+    """Makes layouts the model's attention for good, as training needs: with gradient checkpointing, layers run again in
+    the backward pass, long after the forward call has returned."""
+    model.config._attn_implementation = IMPLEMENTATION
+
+
 @contextmanager
 def layout_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Runs the model's attention through the layout given to its forward call, and restores what was set before."""
+    """Layouts for a while, without gradients; what was set before is restored."""
     config = model.config
     before = config._attn_implementation
     config._attn_implementation = IMPLEMENTATION

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hone.models.attention import Layout, PackedLayout, layout_attention
+from hone.models.attention import Layout, PackedLayout, use_layouts
 
 
 def hidden_states(model: PreTrainedModel, input_ids: Tensor, lengths: Sequence[int], *, packed: bool) -> Tensor:
@@ -18,9 +18,8 @@ def hidden_states(model: PreTrainedModel, input_ids: Tensor, lengths: Sequence[i
     own attention implementation and serves models that do not call theirs through transformers' registry.
     """
     if packed:
-        layout = PackedLayout(lengths, input_ids.device)
-        with layout_attention(model):
-            return run_layout(model, input_ids, layout)
+        use_layouts(model)
+        return run_layout(model, input_ids, PackedLayout(lengths, input_ids.device))
     ids, mask = _rectangle(input_ids, lengths)
     positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     output = model.base_model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
@@ -28,7 +27,7 @@ def hidden_states(model: PreTrainedModel, input_ids: Tensor, lengths: Sequence[i
 
 
 def run_layout(model: PreTrainedModel, input_ids: Tensor, layout: Layout) -> Tensor:
-    """Last hidden states [tokens, H]; call it inside `layout_attention(model)`."""
+    """Last hidden states [tokens, H]; the model's attention must be set to layouts."""
     output = model.base_model(
         input_ids=input_ids[None], position_ids=layout.position_ids, use_cache=False, layout=layout
     )

@@ -105,8 +105,15 @@ def _load(auto: Any, source: ModelSource, **config_changes: Any) -> tuple[PreTra
     except (OSError, ValueError) as error:
         raise UserError(f"no model could be loaded from {source.path!r}: {_first_line(error)}") from error
     if source.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        enable_checkpointing(model)
     return model.to(source.device), set(report["missing_keys"])
+
+
+def enable_checkpointing(model: PreTrainedModel) -> None:
+    """Layers keep their inputs alone and run again in the backward pass. Newer versions of transformers call it
+    activation checkpointing."""
+    switch = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    switch({"use_reentrant": False})
 
 
 def _check_overrides(config: Any, overrides: dict[str, Any]) -> None:

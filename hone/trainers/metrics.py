@@ -36,6 +36,20 @@ def batch_metrics(batch: Batch, max_response_length: int) -> dict[str, float]:
     return metrics
 
 
+def reward_metrics(rewards: Sequence[Reward]) -> dict[str, float]:
+    """Failures of a step's reward calls, and the mean of each number that the function returned beside the score."""
+    extras: dict[str, list[float]] = defaultdict(list)
+    for reward in rewards:
+        for name, value in reward.extras.items():
+            if isinstance(value, float):
+                extras[name].append(value)
+    return {
+        "reward/errors": float(sum(r.error is not None and not r.timeout for r in rewards)),
+        "reward/timeouts": float(sum(r.timeout for r in rewards)),
+        **{f"reward/{name}/mean": mean(values) for name, values in extras.items()},
+    }
+
+
 def _spread(name: str, values: Tensor) -> dict[str, float]:
     if not len(values):
         return {}

@@ -20,7 +20,7 @@ from hone.tracking.run_directory import dump_trajectories
 from hone.tracking.timing import Timer
 from hone.trainers.advantages import add_advantages, add_importance, kl_controller
 from hone.trainers.checkpoints import Checkpoints, due, read_state
-from hone.trainers.metrics import batch_metrics, speed_metrics
+from hone.trainers.metrics import batch_metrics, reward_metrics, speed_metrics
 from hone.trainers.ppo_setup import Setup, set_up
 from hone.trainers.sampling import Sampled
 from hone.trainers.updates import run_update
@@ -65,7 +65,7 @@ class PPOTrainer:
             batch = to_batch(sampled.trajectories, sampled.samples)
         if not self.config.reward_model.launch_reward_fn_async:
             with timer("reward"):
-                batch = self._add_scores(batch, sampled, step)
+                batch, metrics = self._add_scores(batch, sampled, step)
         with timer("old_log_prob"):
             batch = batch.with_tokens(**groups["actor"].map("compute_logprobs", batch).tokens)
         if "ref" in groups:
@@ -76,11 +76,11 @@ class PPOTrainer:
                 batch = batch.with_tokens(**groups["critic"].map("compute_values", batch).tokens)
         if "score" not in batch:
             with timer("reward"):
-                batch = self._add_scores(batch, sampled, step)
+                batch, metrics = self._add_scores(batch, sampled, step)
         with timer("adv"):
-            batch, metrics = add_importance(batch, self.config.algorithm)
-            batch, more = add_advantages(batch, self.config.algorithm, self.controller)
-            metrics.update(more)
+            batch, mismatch = add_importance(batch, self.config.algorithm)
+            batch, penalty = add_advantages(batch, self.config.algorithm, self.controller)
+            metrics.update(mismatch | penalty)
         if "critic" in groups:
             with timer("update_critic"):
                 metrics.update(run_update(groups["critic"], batch, setup.critic_plan, step, "critic"))
@@ -90,11 +90,7 @@ class PPOTrainer:
             with timer("update_weights"):
                 groups["rollout"].call("update_weights", version=step + 1)
         metrics["actor/entropy"] = _mean(batch["entropy"], batch["response_mask"])
-        return batch, {
-            **metrics,
-            **batch_metrics(batch, self.config.data.max_response_length),
-            **setup.reward_metrics(),
-        }
+        return batch, {**metrics, **batch_metrics(batch, self.config.data.max_response_length)}
 
     def _sample(self, step: int) -> Sampled:
         """n trajectories for each prompt of the step; which prompts and which draws depend on seeds and step alone."""
@@ -116,16 +112,17 @@ class PPOTrainer:
             finished = lambda: bar.advance(task)  # noqa: E731
             return setup.sampler(prompts, n=rollout.n, sampling=sampling, seed=seed, on_finished=finished)
 
-    def _add_scores(self, batch: Batch, sampled: Sampled, step: int) -> Batch:
-        """Row columns score and scored (False where the reward function said None)."""
+    def _add_scores(self, batch: Batch, sampled: Sampled, step: int) -> tuple[Batch, dict[str, float]]:
+        """Row columns score and scored (False where the reward function said None), and the metrics of the rewards."""
         rewards = sampled.rewards()
         if self.config.trainer.rollout_data_dir:
             lines = sampled.lines(self.setup.tokenizer, rewards)
             dump_trajectories(self.config.trainer.rollout_data_dir, step + 1, lines)
-        return batch.with_rows(
+        batch = batch.with_rows(
             score=torch.tensor([0.0 if r.score is None else r.score for r in rewards]),
             scored=torch.tensor([r.score is not None for r in rewards]),
         )
+        return batch, reward_metrics(rewards)
 
     def _line(self, step: int, metrics: dict[str, float], timer: Timer, batch: Batch) -> dict[str, float]:
         """Everything that is logged of a step."""

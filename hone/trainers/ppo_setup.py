@@ -68,10 +68,6 @@ class Setup:
         finally:
             tracker.close()
 
-    def reward_metrics(self) -> dict[str, float]:
-        manager = self.sampler.manager
-        return {"reward/errors": float(manager.errors), "reward/timeouts": float(manager.timeouts)}
-
     def say(self, message: str) -> None:
         logger.info(message)
 

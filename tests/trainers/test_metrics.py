@@ -10,7 +10,7 @@ import torch
 
 from hone.batch import Batch
 from hone.rewards.manager import Reward
-from hone.trainers.metrics import batch_metrics, speed_metrics, validation_metrics
+from hone.trainers.metrics import batch_metrics, reward_metrics, speed_metrics, validation_metrics
 from tests.trainers.ragged import random_batch
 
 
@@ -83,6 +83,16 @@ def test_speeds_are_tokens_over_seconds() -> None:
     assert metrics["timing_per_token_ms/gen"] == pytest.approx(1000 / response)
     assert metrics["timing_per_token_ms/update_actor"] == pytest.approx(500 / tokens)
     assert metrics["global_seqlen/max"] == float(batch.lengths.max())
+
+
+def test_failures_are_counted_and_numbers_beside_the_score_are_averaged_where_they_are() -> None:
+    rewards = [
+        Reward(1.0, {"format": 1.0, "pred": "4"}),
+        Reward(0.0, {"format": 0.0}),
+        Reward(0.0, error="ValueError: x"),
+        Reward(0.0, error="no score within 1 s", timeout=True),
+    ]
+    assert reward_metrics(rewards) == {"reward/errors": 1.0, "reward/timeouts": 1.0, "reward/format/mean": 0.5}
 
 
 def rewards(*answers: tuple[float | None, float, str]) -> list[Reward]:

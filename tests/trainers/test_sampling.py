@@ -49,7 +49,13 @@ def sample(score: Any, samples: list[Sample], seed: tuple[int | str, ...] = (0, 
 
 def test_a_seed_depends_on_each_of_its_parts_and_on_nothing_else() -> None:
     parts: tuple[int | str, ...] = (1, "train", 2, "7", 0)
-    changed = [(2, *parts[1:]), (1, "val", *parts[2:]), (1, "train", 3, "7", 0), (1, "train", 2, "8", 0), (*parts[:4], 1)]
+    changed = [
+        (2, *parts[1:]),
+        (1, "val", *parts[2:]),
+        (1, "train", 3, "7", 0),
+        (1, "train", 2, "8", 0),
+        (*parts[:4], 1),
+    ]
     seeds = [trajectory_seed(*p) for p in (parts, *changed)]
     assert len(set(seeds)) == len(seeds)
     assert trajectory_seed(*parts) == seeds[0] == 3028942227924957452

@@ -1,0 +1,109 @@
+"""`hone generate` writes answers beside the rows they belong to, and `hone eval` scores them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hone.cluster import LocalExecutor
+from hone.config import load
+from hone.data.files import read_rows
+from hone.trainers.evaluate import evaluate
+from hone.trainers.generate import generate
+from tests.trainers.runs import Stage
+
+
+def generated(stage: Stage, name: str, *more: str) -> list[dict[str, Any]]:
+    argv = [
+        f"model.path={stage.model}",
+        f"data.path={stage.data}/test.parquet",
+        f"data.output_path={stage.directory}/{name}",
+        "data.max_samples=6",
+        "data.n_samples=2",
+        "rollout.response_length=8",
+        "rollout.dtype=float32",
+        "trainer.device=cpu",
+        *more,
+    ]
+    generate(load("generate", argv), LocalExecutor())
+    rows = read_rows(stage.directory / name)
+    return [rows[i] for i in range(len(rows))]
+
+
+def evaluated(stage: Stage, path: Path, *more: str) -> dict[str, float]:
+    return evaluate(load("eval", [f"data.path={path}", *more]))
+
+
+def answers(rows: list[dict[str, Any]]) -> list[list[str]]:
+    return [row["responses"] for row in rows]
+
+
+def test_every_row_keeps_its_columns_and_gets_its_answers(stage: Stage) -> None:
+    rows, source = generated(stage, "out.parquet"), read_rows(stage.data / "test.parquet")
+    assert len(rows) == 6
+    for index, row in enumerate(rows):
+        assert {key: row[key] for key in source[index]} == source[index]
+        assert len(row["responses"]) == 2 and row["responses"][0] != row["responses"][1]
+    figures = json.loads((stage.directory / "out.stats.json").read_text())
+    assert figures["responses"] == 12 and 12 <= figures["tokens"] <= 96 and figures["tokens_per_second"] > 0
+
+
+@pytest.mark.parametrize(
+    "more", [["data.batch_size=4"], ["rollout.max_num_seqs=3"], ["rollout.max_num_batched_tokens=50"]]
+)
+def test_the_same_seed_gives_the_same_answers_however_they_are_batched(stage: Stage, more: list[str]) -> None:
+    assert answers(generated(stage, "a.parquet")) == answers(generated(stage, "b.jsonl", *more))
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["trainer.seed=1", "rollout.temperature=0", "rollout.do_sample=False", "rollout.top_k=1", "rollout.top_p=0.1",
+     "rollout.ignore_eos=True", "rollout.response_length=4"],
+)  # fmt: skip
+def test_an_option_changes_the_answers(stage: Stage, change: str) -> None:
+    # At a low temperature a random model's end token comes early only by chance: ask for many tokens.
+    length = "rollout.response_length=100"
+    assert answers(generated(stage, "a.jsonl", length)) != answers(generated(stage, "b.jsonl", length, change))
+
+
+def test_greedy_answers_of_a_prompt_are_the_same(stage: Stage) -> None:
+    assert all(first == second for first, second in answers(generated(stage, "a.jsonl", "rollout.temperature=0")))
+
+
+def test_json_lines_and_parquet_hold_the_same(stage: Stage) -> None:
+    assert generated(stage, "a.jsonl") == generated(stage, "b.parquet")
+
+
+def test_generated_answers_are_scored_by_the_same_function_as_in_training(stage: Stage) -> None:
+    rows = generated(stage, "out.parquet")
+    output = stage.directory / "metrics" / "scores.json"
+    function = (f"custom_reward_function.path={stage.reward}", "custom_reward_function.name=with_extras")
+    metrics = evaluated(stage, stage.directory / "out.parquet", f"output_path={output}", *function)
+    scores = [[sum(map(ord, text)) % 7 / 7 for text in texts] for texts in answers(rows)]
+    accuracy = [[float(score > 0.5) for score in prompt] for prompt in scores]
+    name = "val-core/arithmetic/acc"
+    assert metrics[f"{name}/mean@2"] == pytest.approx(sum(map(sum, accuracy)) / 12)
+    assert metrics[f"{name}/best@2/mean"] == pytest.approx(sum(map(max, accuracy)) / 6)
+    assert metrics["val-aux/arithmetic/reward/mean@2"] == pytest.approx(sum(map(sum, scores)) / 12)
+    assert json.loads(output.read_text()) == metrics
+    assert metrics["reward/errors"] == 0.0
+
+
+def test_right_answers_score_one_and_wrong_ones_zero(stage: Stage) -> None:
+    rows = [
+        {"data_source": "arithmetic", "reward_model": {"ground_truth": "12"}, "responses": ["so\n#### 12", "#### 13"]},
+        {"data_source": "arithmetic", "reward_model": {"ground_truth": "5"}, "responses": ["#### 5", "#### 5.0"]},
+    ]
+    path = stage.directory / "answers.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert evaluated(stage, path)["val-core/arithmetic/reward/mean@2"] == 0.75
+
+
+def test_other_columns_can_be_named(stage: Stage) -> None:
+    path = stage.directory / "answers.jsonl"
+    path.write_text(json.dumps({"from": "arithmetic", "truth": {"ground_truth": "5"}, "said": ["#### 5"]}))
+    keys = ("data.response_key=said", "data.data_source_key=from", "data.reward_model_key=truth")
+    assert evaluated(stage, path, *keys)["val-core/arithmetic/reward/mean@1"] == 1.0
