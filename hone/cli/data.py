@@ -10,7 +10,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Prepare data
 
 @app.command()
 def arithmetic(
-    output: Annotated[Path, typer.Option(help="Folder that gets train.parquet and test.parquet.")],
+    output: Annotated[Path, typer.Option(help="Folder that gets train.parquet and test.parquet.", file_okay=False)],
     train_size: Annotated[int, typer.Option(help="Rows of train.parquet.")] = 20000,
     test_size: Annotated[int, typer.Option(help="Rows of test.parquet; none of their questions is in train.")] = 200,
     seed: Annotated[int, typer.Option(help="The same seed gives the same rows.")] = 0,
@@ -25,7 +25,7 @@ def arithmetic(
 @app.command()
 def gsm8k(
     input: Annotated[Path, typer.Option(help="A local GSM8K file (jsonl or parquet) with question and answer.")],
-    output: Annotated[Path, typer.Option(help="The parquet file to write.")],
+    output: Annotated[Path, typer.Option(help="The parquet file to write.", dir_okay=False)],
     split: Annotated[str, typer.Option(help="Name of the split, kept in extra_info.")] = "train",
 ) -> None:
     """GSM8K with an instruction to end with `#### number`."""

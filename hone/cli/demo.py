@@ -59,7 +59,9 @@ def run(argv: list[str]) -> None:
 def demo(
     algorithm: Annotated[Algorithm, typer.Option(help="grpo, or ppo with a critic and GAE")] = Algorithm.grpo,
     seed: Annotated[int, typer.Option(help="seed of data, weights and sampling", min=0)] = 0,
-    output: Annotated[Path | None, typer.Option(help="run directory [default: runs/demo-<algorithm>-<seed>]")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="run directory [default: runs/demo-<algorithm>-<seed>]", file_okay=False)
+    ] = None,
     short: Annotated[
         bool, typer.Option("--short", help="a few steps of everything: shows that it runs, learns little")
     ] = False,

@@ -70,6 +70,7 @@ FORWARDED = {
     "demo": "Train a tiny model from nothing, end to end.",
 }
 MODULES = {"eval": "evaluate"}  # a command and its module share their name otherwise
+PLACE_ERRORS = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -130,4 +131,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         app(list(sys.argv[1:] if argv is None else argv), prog_name="hone")
     except UserError as error:
         print(f"hone: {error}", file=sys.stderr)
+        sys.exit(2)
+    except PLACE_ERRORS as error:
+        print(f"hone: {error.filename}: {error.strerror}; name a place that can be read and written", file=sys.stderr)
         sys.exit(2)

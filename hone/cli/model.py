@@ -16,7 +16,7 @@ def model() -> None:
 
 @app.command()
 def tiny(
-    output: Annotated[Path, typer.Option(help="Folder for the model and its tokenizer.")],
+    output: Annotated[Path, typer.Option(help="Folder for the model and its tokenizer.", file_okay=False)],
     corpus: Annotated[Path, typer.Option(help="Data file whose prompts and answers the tokenizer is trained on.")],
     seed: Annotated[int, typer.Option(help="Seed of the random weights.")] = 0,
     hidden: Annotated[int, typer.Option(help="Hidden size.")] = 128,

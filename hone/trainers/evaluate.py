@@ -51,7 +51,13 @@ def _scores(config: EvaluationConfig, manager: RewardManager) -> tuple[list[str]
                 f"{rows.where(index)}, column {data.response_key!r}: expected a list of at least one text, "
                 f"found {responses!r:.80}"
             )
-        truth = (row[data.reward_model_key] or {}).get("ground_truth")
+        reward_model = row[data.reward_model_key] or {}
+        if not isinstance(reward_model, dict):
+            raise UserError(
+                f"{rows.where(index)}, column {data.reward_model_key!r}: expected an object with the key "
+                f"'ground_truth', found {reward_model!r:.80}"
+            )
+        truth = reward_model.get("ground_truth")
         for response in responses:
             sources.append(str(row[data.data_source_key]))
             uids.append(str(index))

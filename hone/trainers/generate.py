@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import time
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pyarrow.parquet as pq
 from hone.cluster import Executor, Role
 from hone.config import Loaded
 from hone.config.schema.generation import GenerationConfig
-from hone.data.prompts import PromptDataset
+from hone.data.prompts import PromptDataset, Sample
+from hone.errors import UserError
 from hone.models.load import load_causal_lm, load_tokenizer
 from hone.models.precision import pick_device
 from hone.rollout.interface import Sampling
@@ -37,7 +39,7 @@ def generate(loaded: Loaded, executor: Executor) -> None:
         task = bar.add_task("generating", total=len(prompts) * n)
         for start in range(0, len(prompts), size):
             chunk = range(start, min(start + size, len(prompts)))
-            samples = [prompts[i] for i in chunk]
+            samples = [_fitting(prompts, i, config.rollout.prompt_length) for i in chunk]
             tasks = [
                 RolloutTask((start + i) * n + k, sample, _sampling(config, sample.uid, k))
                 for i, sample in enumerate(samples)
@@ -57,9 +59,19 @@ def _prompts(config: GenerationConfig, tokenizer) -> PromptDataset:  # type: ign
         tokenizer=tokenizer,
         prompt_key=config.data.prompt_key,
         reward_fn_key=None,
-        max_prompt_length=config.rollout.prompt_length,
+        max_prompt_length=sys.maxsize,
         max_samples=config.data.max_samples,
     )
+
+
+def _fitting(prompts: PromptDataset, index: int, longest: int) -> Sample:
+    sample = prompts[index]
+    if len(sample.prompt_ids) > longest:
+        raise UserError(
+            f"{prompts.rows.where(sample.row)}: the rendered prompt has {len(sample.prompt_ids)} tokens, more than "
+            f"rollout.prompt_length={longest}. Raise rollout.prompt_length"
+        )
+    return sample
 
 
 def _start(loaded: Loaded, executor: Executor, tokenizer):  # type: ignore[no-untyped-def]

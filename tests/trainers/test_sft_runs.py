@@ -31,7 +31,7 @@ def test_a_run_learns_and_leaves_a_model_that_transformers_loads(stage: Stage) -
 
 
 def test_the_validation_loss_is_the_mean_over_all_answer_tokens(stage: Stage) -> None:
-    run = stage.run_sft("run", "trainer.test_freq=2", "data.val_max_samples=5", "data.train_batch_size=2")
+    run = stage.run_sft("run", "trainer.test_freq=2", "data.val_max_samples=5", "data.shuffle=False")
     model = AutoModelForCausalLM.from_pretrained(run.directory / "global_step_2" / "model" / "huggingface").eval()
     tokenizer = AutoTokenizer.from_pretrained(stage.model)
     rows, total, count = read_rows(stage.data / "test.parquet"), 0.0, 0
@@ -66,7 +66,7 @@ def test_parameters_do_not_depend_on_how_batches_are_cut(stage: Stage) -> None:
      "optim.weight_decay=0.5", "optim.betas=[0.5,0.6]", "data.truncation=left", "optim.lr_warmup_steps=2"],
 )  # fmt: skip
 def test_an_option_changes_the_weights(stage: Stage, change: str) -> None:
-    common = ["data.max_length=40", "data.truncation=right", "optim.lr_scheduler=linear"]
+    common = ["data.max_length=48", "data.truncation=right", "optim.lr_scheduler=linear"]
     plain, changed = stage.run_sft("plain", *common), stage.run_sft("changed", *common, change)
     assert not same_weights(plain.weights(role="model"), changed.weights(role="model"))
 
