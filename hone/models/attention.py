@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 IMPLEMENTATION = "hone"
+LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
 class Layout(Protocol):
@@ -79,8 +80,12 @@ def layout_attention(model: PreTrainedModel) -> Iterator[None]:
 
 
 def supports_layouts(model: PreTrainedModel) -> bool:
-    """Whether the model calls its attention through the registry, as layouts need."""
-    return bool(getattr(model, "_supports_attention_backend", False))
+    """Whether all that passes between tokens is attention called through the registry, as layouts need.
+
+    Convolutions, recurrences and chunked attention would let sequences laid end to end see each other.
+    """
+    layers = set(getattr(model.config, "layer_types", None) or ())
+    return bool(getattr(model, "_supports_attention_backend", False)) and layers <= LAYER_TYPES
 
 
 class PackedLayout:
@@ -179,7 +184,8 @@ def masked_attention(
 ) -> Tensor:
     """Attention written out: `visible` is a boolean mask that broadcasts to [rows, kv_heads, queries per head, keys].
 
-    q [rows, heads, Q, D]; query heads that share a kv head are laid along the query axis, so keys are never copied.
+    q [rows, heads, Q, D] -> [rows, heads, Q, width of v]; query heads that share a kv head are laid along the query
+    axis, so keys are never copied.
     """
     rows, heads, queries, width = q.shape
     kv_heads = k.shape[1]
@@ -191,4 +197,4 @@ def masked_attention(
     if queries > 1 and visible.shape[-2] > 1:
         visible = visible.repeat(*(1,) * (visible.dim() - 2), groups, 1)
     weights = scores.masked_fill(~visible, float("-inf")).softmax(-1, dtype=torch.float32).to(v.dtype)
-    return (weights @ v).reshape(rows, heads, queries, width)
+    return (weights @ v).reshape(rows, heads, queries, v.shape[-1])

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForTokenClassification,
     AutoTokenizer,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -58,13 +60,7 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedT
 
 def load_causal_lm(source: ModelSource) -> PreTrainedModel:
     """The policy. Raises UserError when the folder holds no causal language model or cannot run packed."""
-    model = _load(AutoModelForCausalLM, source)[0]
-    if source.packed and not supports_layouts(model):
-        raise UserError(
-            f"{type(model).__name__} does not call its attention through transformers' registry and cannot run packed; "
-            "set actor_rollout_ref.model.use_remove_padding=False and another rollout than hf"
-        )
-    return model
+    return _packable(_load(AutoModelForCausalLM, source)[0], source)
 
 
 def load_value_model(source: ModelSource) -> PreTrainedModel:
@@ -75,7 +71,7 @@ def load_value_model(source: ModelSource) -> PreTrainedModel:
         torch.nn.init.zeros_(head.weight)
         if head.bias is not None:
             torch.nn.init.zeros_(head.bias)
-    return model
+    return _packable(model, source)
 
 
 def value_head(model: PreTrainedModel) -> torch.nn.Linear:
@@ -86,6 +82,7 @@ def value_head(model: PreTrainedModel) -> torch.nn.Linear:
 
 
 def _load(auto: Any, source: ModelSource, **config_changes: Any) -> tuple[PreTrainedModel, set[str]]:
+    transformers.utils.logging.disable_progress_bar()  # loading and saving report by hone's own messages
     if source.external_lib:
         importlib.import_module(source.external_lib)
     try:
@@ -98,7 +95,7 @@ def _load(auto: Any, source: ModelSource, **config_changes: Any) -> tuple[PreTra
             source.location,
             config=config,
             dtype=source.dtype,
-            attn_implementation=source.attn_implementation,
+            attn_implementation=_attention_of(auto, config, source.attn_implementation),
             trust_remote_code=source.trust_remote_code,
             output_loading_info=True,
         )
@@ -107,6 +104,22 @@ def _load(auto: Any, source: ModelSource, **config_changes: Any) -> tuple[PreTra
     if source.gradient_checkpointing:
         enable_checkpointing(model)
     return model.to(source.device), set(report["missing_keys"])
+
+
+def _packable(model: PreTrainedModel, source: ModelSource) -> PreTrainedModel:
+    if source.packed and not supports_layouts(model):
+        raise UserError(
+            f"{type(model).__name__} cannot run packed: not all of its layers are attention called through "
+            "transformers' registry; set use_remove_padding=False in its model section (and, for the policy, another "
+            "rollout than hf)"
+        )
+    return model
+
+
+def _attention_of(auto: Any, config: PretrainedConfig, wanted: str) -> str:
+    """`eager` for the families that transformers has no sdpa for (Gemma 2 soft-caps its attention scores)."""
+    family = auto._model_mapping.get(type(config), None)
+    return "eager" if wanted == "sdpa" and not getattr(family, "_supports_sdpa", True) else wanted
 
 
 def enable_checkpointing(model: PreTrainedModel) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hone.config.schema.optim import OptimConfig
+from hone.config.schema.optim import OptimizerKeys
 from hone.config.schema.ppo import PPOConfig
 from hone.models.load import load_causal_lm, load_value_model
 from hone.training.engine import ForwardOptions, TorchEngine
@@ -52,7 +52,7 @@ def actor_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             f"{ACTOR}.ppo_max_token_len_per_gpu",
         ),
         optimizer=optimizer_of(model, actor.optim),
-        schedule=schedule_of(actor.optim, run.total_steps),
+        schedule=schedule_of(actor.optim, actor.optim.lr_scheduler_type, run.total_steps),
         grad_clip=actor.grad_clip,
     )
 
@@ -115,7 +115,7 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             "critic.ppo_max_token_len_per_gpu",
         ),
         optimizer=optimizer_of(model, critic.optim),
-        schedule=schedule_of(critic.optim, run.total_steps),
+        schedule=schedule_of(critic.optim, critic.optim.lr_scheduler_type, run.total_steps),
         grad_clip=critic.grad_clip,
     )
 
@@ -135,7 +135,7 @@ def micro_batching(size: int, dynamic: bool, max_tokens: int, key: str) -> Micro
     return MicroBatching(size=size, max_tokens=max_tokens if dynamic else None, key=key)
 
 
-def optimizer_of(model: nn.Module, optim: OptimConfig) -> torch.optim.Optimizer:
+def optimizer_of(model: nn.Module, optim: OptimizerKeys) -> torch.optim.Optimizer:
     return build_optimizer(
         model.parameters(),
         name=optim.optimizer,
@@ -148,9 +148,9 @@ def optimizer_of(model: nn.Module, optim: OptimConfig) -> torch.optim.Optimizer:
     )
 
 
-def schedule_of(optim: OptimConfig, total_steps: int) -> Schedule:
+def schedule_of(optim: OptimizerKeys, kind: str, total_steps: int) -> Schedule:
     return Schedule(
-        kind=optim.warmup_style or optim.lr_scheduler_type,
+        kind=kind,
         total_steps=total_steps,
         warmup_steps=warmup_steps(optim.lr_warmup_steps, optim.lr_warmup_steps_ratio, total_steps),
         min_ratio=optim.min_lr_ratio,

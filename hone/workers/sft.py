@@ -11,9 +11,7 @@ from hone.config.schema.sft import SFTConfig
 from hone.models.load import load_causal_lm, load_tokenizer
 from hone.training.checkpoint import load_engine, save_engine
 from hone.training.engine import ForwardOptions, TorchEngine
-from hone.training.optimizer import build_optimizer
-from hone.training.schedule import Schedule, warmup_steps
-from hone.workers.build import LOGIT_CHUNK, micro_batching
+from hone.workers.build import LOGIT_CHUNK, micro_batching, optimizer_of, schedule_of
 from hone.workers.objectives import LikelihoodObjective
 from hone.workers.settings import RunSettings
 
@@ -53,7 +51,6 @@ def sft_engine(config: SFTConfig, run: RunSettings) -> TorchEngine:
         )
     )
     precision = wanted.fsdp_config.mixed_precision.param_dtype
-    ratio = optim.lr_warmup_steps_ratio if optim.warmup_steps_ratio is None else optim.warmup_steps_ratio
     micro = micro_batching(
         data.micro_batch_size_per_gpu, data.use_dynamic_bsz, data.max_token_len_per_gpu, "data.max_token_len_per_gpu"
     )
@@ -66,22 +63,7 @@ def sft_engine(config: SFTConfig, run: RunSettings) -> TorchEngine:
         ),
         scoring=micro,
         train=micro,
-        optimizer=build_optimizer(
-            model.parameters(),
-            name=optim.optimizer,
-            module=optim.optimizer_impl,
-            lr=optim.lr,
-            betas=(optim.betas[0], optim.betas[1]),
-            eps=optim.eps,
-            weight_decay=optim.weight_decay,
-            overrides=optim.override_optimizer_config,
-        ),
-        schedule=Schedule(
-            kind=optim.lr_scheduler,
-            total_steps=run.total_steps,
-            warmup_steps=warmup_steps(optim.lr_warmup_steps, ratio, run.total_steps),
-            min_ratio=optim.min_lr_ratio,
-            num_cycles=optim.num_cycles,
-        ),
+        optimizer=optimizer_of(model, optim),
+        schedule=schedule_of(optim, optim.lr_scheduler, run.total_steps),
         grad_clip=optim.clip_grad,
     )

@@ -35,10 +35,10 @@ class MegatronOptimKeys(Node):
     )
 
 
-class OptimConfig(MegatronOptimKeys):
-    """The optimiser of actor or critic."""
+class OptimizerKeys(Node):
+    """The optimiser and the numbers of its schedule that every kind of training shares."""
 
-    optimizer: str = key("AdamW", "Class of the optimiser: AdamW, Adam or SGD.")
+    optimizer: str = key("AdamW", "Class of the optimiser, such as AdamW, Adam or SGD.")
     optimizer_impl: OptimizerImpl = key("torch.optim", "Package that the optimiser's class is taken from.")
     override_optimizer_config: dict[str, Any] | None = key(None, "More arguments for the optimiser's class.")
     lr: float = key(1e-6, "Highest learning rate, reached after warm-up.", ge=0)
@@ -47,8 +47,13 @@ class OptimConfig(MegatronOptimKeys):
     weight_decay: float = key(0.01, "Decoupled weight decay.", ge=0)
     lr_warmup_steps: int = key(-1, "Warm-up in training steps; a negative value uses lr_warmup_steps_ratio.", ge=-1)
     lr_warmup_steps_ratio: float = key(0.0, "Warm-up as a share of all training steps.", ge=0, le=1)
-    lr_scheduler_type: Schedule = key("constant", "Shape of the learning rate after warm-up.")
-    warmup_style: Schedule | None = key(None, "Old name of lr_scheduler_type.")
     min_lr_ratio: float = key(0.0, "Lowest learning rate as a share of lr, at the last step.", ge=0, le=1)
     num_cycles: float = key(0.5, "Cosine waves over the run; 0.5 falls once from lr to its lowest value.", gt=0)
+
+
+class OptimConfig(MegatronOptimKeys, OptimizerKeys):
+    """The optimiser of actor or critic."""
+
+    lr_scheduler_type: Schedule = key("constant", "Shape of the learning rate after warm-up.")
+    warmup_style: Schedule | None = key(None, "Old name of lr_scheduler_type.")
     total_training_steps: int = key(-1, "Filled in from the trainer's number of steps; leave at -1.", ge=-1)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from .base import Node, key, node, ref
 from .fsdp import Contents, Dtype, MixedPrecision, WrapPolicy
 from .model import LoraKeys, OverrideConfig
-from .optim import Beta, OptimizerImpl, Schedule
+from .optim import Beta, OptimizerKeys, Schedule
 from .trainer import Device, Logger, ResumeMode
 
 
@@ -65,23 +65,15 @@ class SFTModelConfig(LoraKeys):
     use_fused_kernels: bool = key(False, "Compute log-probs from hidden states in chunks.")
 
 
-class SFTOptimConfig(Node):
+class SFTOptimConfig(OptimizerKeys):
     """The optimiser and its schedule."""
 
-    optimizer: str = key("AdamW", "Class of the optimiser: AdamW, Adam or SGD.")
-    optimizer_impl: OptimizerImpl = key("torch.optim", "Package that the optimiser's class is taken from.")
-    override_optimizer_config: dict[str, Any] | None = key(None, "More arguments for the optimiser's class.")
     lr: float = key(1e-5, "Highest learning rate, reached after warm-up.", ge=0)
     betas: list[Beta] = key([0.9, 0.95], "Decay rates of Adam's first and second moment.", min_length=2, max_length=2)
-    eps: float = key(1e-8, "Added to the denominator of Adam's update.", gt=0)
-    weight_decay: float = key(0.01, "Decoupled weight decay.", ge=0)
-    lr_warmup_steps: int = key(-1, "Warm-up in steps; a negative value uses lr_warmup_steps_ratio.", ge=-1)
     lr_warmup_steps_ratio: float = key(0.1, "Warm-up as a share of all steps.", ge=0, le=1)
     warmup_steps_ratio: float | None = key(None, "Another name of lr_warmup_steps_ratio.", ge=0, le=1)
     clip_grad: float = key(1.0, "Largest norm of the gradient; a larger one is scaled down.", gt=0)
     lr_scheduler: Schedule = key("cosine", "Shape of the learning rate after warm-up.")
-    min_lr_ratio: float = key(0.0, "Lowest learning rate as a share of lr, at the last step.", ge=0, le=1)
-    num_cycles: float = key(0.5, "Cosine waves over the run; 0.5 falls once from lr to its lowest value.", gt=0)
 
 
 class SFTCheckpointConfig(Node):

@@ -66,7 +66,8 @@ class HFEngine:
     ) -> None:
         if not supports_layouts(model):
             raise UserError(
-                f"rollout.name=hf cannot run {type(model).__name__}: its attention is not in transformers' registry"
+                f"rollout.name=hf cannot run {type(model).__name__}: not all of its layers are attention "
+                "called through transformers' registry; choose another rollout.name"
             )
         self.model = model
         self.head = LogitHead.of(model)

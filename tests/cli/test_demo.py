@@ -1,0 +1,70 @@
+"""`hone demo`: every stage is one of hone's own commands, and a finished one is not run again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hone.cli.demo import SHORT, Algorithm, stages
+from hone.cli.main import main
+from hone.config import load
+
+
+def run(*argv: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(["demo", *argv])
+        raise SystemExit(0)
+    return int(caught.value.code or 0)
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+def test_every_stage_is_a_command_whose_configuration_can_run(algorithm: Algorithm, tmp_path: Path) -> None:
+    models = [f"sft/global_step_{SHORT.sft_steps}/model", f"rl/global_step_{SHORT.rl_steps}/actor"]
+    for folder in ("model", *(f"{model}/huggingface" for model in models)):  # what earlier stages leave
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    for file in ("data/train.parquet", "data/test.parquet", "responses_before.parquet", "responses_after.parquet"):
+        (tmp_path / file).touch()
+    names = []
+    for stage in stages(algorithm, 3, SHORT, tmp_path):
+        names.append(stage.name)
+        command, *argv = stage.command
+        if command in ("ppo", "sft", "generate", "eval"):
+            load(command, argv)
+    assert names == [
+        "data", "model", "sft", "generate before", "eval before", "rl", "generate after", "eval after"
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_a_short_demo_measures_before_and_after_and_is_kept(
+    algorithm: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--short", "--algorithm", algorithm, "--output", str(tmp_path / "demo")]
+    assert run(*argv) == 0
+    summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
+    assert 0 <= summary["accuracy_before"] <= 1 and 0 <= summary["accuracy_after"] <= 1
+    assert len(summary["stages"]) == 8 and all(stage["seconds"] > 0 for stage in summary["stages"])
+    steps = (tmp_path / "demo" / "rl" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(steps[-1])["step"] == SHORT.rl_steps
+
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "demo").rglob("*") if path.is_file()}
+    capfd.readouterr()
+    assert run(*argv) == 0
+    assert capfd.readouterr().out.count("already done") == 8
+    again = {path: path.stat().st_mtime_ns for path in (tmp_path / "demo").rglob("*") if path.is_file()}
+    assert {path.name for path in written if written[path] != again[path]} == {"summary.json"}
+    assert json.loads((tmp_path / "demo" / "summary.json").read_text()) == summary
+
+
+@pytest.mark.slow
+def test_a_stage_that_fails_ends_the_demo_with_its_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    demo = tmp_path / "demo"
+    demo.mkdir()
+    (demo / "data").write_text("a file where a folder should be")
+    assert run("--short", "--output", str(demo)) == 2
+    message = capfd.readouterr().err
+    assert "the stage 'data' failed" in message and "Traceback" not in message

@@ -1,0 +1,96 @@
+"""Log-probs and entropy from hidden states: the model's own logits, in chunks or all at once."""
+
+import pytest
+import torch
+from transformers import CohereConfig, CohereForCausalLM, GraniteConfig, GraniteForCausalLM
+
+from hone.models.heads import LogitHead, token_logprobs
+from tests.models_of_families import SHAPE, VOCAB, random_ids, tiny
+
+PLAIN_SHAPE = {k: v for k, v in SHAPE.items() if k != "head_dim"}
+
+
+def gemma2():
+    return tiny("gemma2")
+
+
+def cohere():
+    return CohereForCausalLM(CohereConfig(**PLAIN_SHAPE, logit_scale=0.3))
+
+
+def granite():
+    return GraniteForCausalLM(GraniteConfig(**PLAIN_SHAPE, logits_scaling=3.0, embedding_multiplier=2.0))
+
+
+@pytest.mark.parametrize("build", [gemma2, cohere, granite, lambda: tiny("llama"), lambda: tiny("qwen3")])
+def test_the_head_gives_the_models_own_logits(build):
+    torch.manual_seed(0)
+    model = build().eval()
+    ids = random_ids([9])[None]
+    with torch.no_grad():
+        hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
+        expected = model(ids, use_cache=False).logits[0]
+        torch.testing.assert_close(LogitHead.of(model).logits(hidden), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_without_a_head_is_refused():
+    with pytest.raises(ValueError, match="not a causal language model"):
+        LogitHead.of(tiny("qwen3").base_model)
+
+
+def inputs(seed: int, tokens: int = 23):
+    g = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(tokens, 16, generator=g, requires_grad=True)
+    weight = torch.randn(VOCAB, 16, generator=g, requires_grad=True)
+    bias = torch.randn(VOCAB, generator=g, requires_grad=True)
+    labels = torch.randint(0, VOCAB, (tokens,), generator=g)
+    return hidden, weight, bias, labels, torch.randn(2, tokens, generator=g)
+
+
+def written_out(hidden, weight, bias, labels, temperature, softcap):
+    """[2, tokens]: log-probs and entropy of softmax(softcap tanh(0.7 (W h + b) / softcap) / temperature)."""
+    logits = 0.7 * (hidden @ weight.T + bias)
+    logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+    p = (logits / temperature).softmax(-1)
+    return torch.stack([p[torch.arange(len(labels)), labels].log(), -(p * p.log()).sum(-1)])
+
+
+def check(seed: int, *, temperature: float, chunk: int | None, softcap: float | None, compiled: bool = False) -> None:
+    hidden, weight, bias, labels, upstream = inputs(seed)
+    head = LogitHead(weight, bias, multiplier=0.7, softcap=softcap)
+    options = {"temperature": temperature, "chunk": chunk, "compiled": compiled}
+    found = torch.stack(token_logprobs(hidden, head, labels, entropy=True, **options))
+    expected = written_out(hidden, weight, bias, labels, temperature, softcap)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    gradients = [torch.autograd.grad((upstream * x).sum(), (hidden, weight, bias)) for x in (found, expected)]
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    alone, none = token_logprobs(hidden, head, labels, **options)
+    assert none is None
+    torch.testing.assert_close(alone, expected[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("chunk", [None, 1, 7, 23, 100])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_values_and_gradients_equal_the_formula_whatever_the_chunk(temperature, chunk, softcap):
+    for seed in range(3):
+        check(seed, temperature=temperature, chunk=chunk, softcap=softcap)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", [None, 7])
+def test_the_compiled_computation_equals_the_formula(chunk):
+    check(0, temperature=0.7, chunk=chunk, softcap=2.0, compiled=True)
+
+
+def test_chunks_keep_no_logits_for_the_backward_pass():
+    hidden, weight, bias, labels, _ = inputs(0)
+    sizes: dict[int | None, int] = {}
+    for chunk in (None, 4):
+        kept: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, kept=kept: kept.append(t.numel()) or t, lambda t: t):
+            token_logprobs(hidden, LogitHead(weight, bias), labels, entropy=True, chunk=chunk)
+        sizes[chunk] = max(kept)
+    assert sizes[None] >= len(labels) * VOCAB
+    assert sizes[4] <= weight.numel()
