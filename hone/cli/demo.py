@@ -42,7 +42,7 @@ class Stage:
 class Plan:
     """How long the two trainings are."""
 
-    sft_steps: int = 1200
+    sft_steps: int = 1500
     rl_steps: int = 40
 
 
@@ -109,7 +109,7 @@ def _sft(seed: int, plan: Plan, d: Path) -> list[str]:
         f"trainer.seed={seed}",
         "trainer.total_epochs=2",
         f"trainer.total_training_steps={plan.sft_steps}",
-        "trainer.save_freq=400",
+        "trainer.save_freq=500",
         "trainer.max_ckpt_to_keep=1",
         f"trainer.default_local_dir={d}/sft",
     ]

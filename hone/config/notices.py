@@ -92,9 +92,13 @@ def _idle_keys(config: PPOConfig, user_keys: Collection[str]) -> Iterator[str]:
 
 
 def _sharding(user_keys: Collection[str]) -> Iterator[str]:
-    sharding = sorted(key for key in user_keys if "fsdp_config." in key and key.rsplit(".", 1)[-1] in SHARDING)
+    sharding = sorted(key for key in user_keys if _rests_in_one_process(key))
     if sharding:
-        yield "one process has nothing to shard, so nothing is left to do for " + ", ".join(sharding)
+        yield "one process has nothing to shard or to balance, so nothing is left to do for " + ", ".join(sharding)
+
+
+def _rests_in_one_process(key: str) -> bool:
+    return key == "trainer.balance_batch" or ("fsdp_config." in key and key.rsplit(".", 1)[-1] in SHARDING)
 
 
 def _compile(config: PPOConfig, user_keys: Collection[str]) -> Iterator[str]:

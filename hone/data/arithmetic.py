@@ -18,6 +18,7 @@ LOSSES = ("{name} loses {amount}.", "{name} gives {other} {amount}.")
 OPENINGS = ("{name} has {amount}.", "At first {name} has {amount}.")
 QUESTION = "How many {thing} does {name} have now?"
 LARGEST_TOTAL = 20
+STEPS, STEP_SHARES = (1, 2, 3), (0.2, 0.3, 0.5)  # mostly too long to solve in one go
 LARGEST_START = 15
 LARGEST_CHANGE = 5
 WORKED_STREAM = 0x3A4E  # apart from the random numbers that make the problems
@@ -51,7 +52,7 @@ def sample_problem(rng: np.random.Generator) -> Problem:
     total = int(rng.integers(1, LARGEST_START + 1))
     words = {"name": name, "other": other, "thing": thing}
     sentences, changes = [_sentence(rng, OPENINGS, words, total)], [total]
-    for _ in range(int(rng.integers(1, 4))):
+    for _ in range(int(rng.choice(STEPS, p=STEP_SHARES))):
         change = _sample_change(rng, total)
         sentences.append(_sentence(rng, GAINS if change > 0 else LOSSES, words, change))
         changes.append(change)

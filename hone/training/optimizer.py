@@ -1,4 +1,4 @@
-"""Optimisers by name, with decay on matrices only where the user's optimiser decays at all."""
+"""Optimisers by name: a class of torch or of a package that the user names, with settings checked by its signature."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def build_optimizer(
     known = inspect.signature(cls).parameters
     arguments = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
     arguments = {k: v for k, v in arguments.items() if k in known}
-    if module == "torch.optim" and "fused" in known:
+    if module == "torch.optim" and "fused" in known and not {"foreach", "differentiable"} & set(overrides or ()):
         arguments["fused"] = True  # one kernel over all parameters: a third of the step's time on small models
     for key, value in (overrides or {}).items():
         if key not in known:

@@ -187,6 +187,7 @@ def test_the_correction_may_be_set_at_either_place(runnable: Runnable) -> None:
         ([f"{ROLLOUT}.mode=sync"], "mode=sync"),
         ([f"{ROLLOUT}.val_kwargs.n=4"], "all the same"),
         ([f"{ACTOR}.fsdp_config.reshard_after_forward=False"], "nothing to shard"),
+        (["trainer.balance_batch=True"], "trainer.balance_batch"),
         (["data.val_files=null"], "nothing is validated"),
         (["trainer.device=cpu", f"{ACTOR}.use_torch_compile=True"], "use_torch_compile"),
         (
@@ -200,6 +201,12 @@ def test_the_correction_may_be_set_at_either_place(runnable: Runnable) -> None:
 )
 def test_what_has_no_or_another_effect_is_said(runnable: Runnable, overrides: list[str], words: str) -> None:
     assert any(words in notice for notice in load("ppo", [*runnable["ppo"], *overrides]).notices)
+
+
+def test_notices_of_the_other_commands(runnable: Runnable) -> None:
+    sharding = load("sft", [*runnable["sft"], "model.fsdp_config.mixed_precision.reduce_dtype=bf16"]).notices
+    assert any("nothing to shard" in notice for notice in sharding)
+    assert any("prompt_key" in notice for notice in load("eval", [*runnable["eval"], "data.prompt_key=q"]).notices)
 
 
 def test_a_plain_run_has_nothing_to_say(runnable: Runnable) -> None:

@@ -169,10 +169,10 @@ OPTIMISERS = [
     "optimizer=SGD",
     "optimizer=Adam",
     "override_optimizer_config={amsgrad:true}",
-    "betas=[0.5,0.6]",
-    "eps=1e-2",
-    "weight_decay=0.5",
-    "lr_warmup_steps=2",
+    *(
+        pytest.param(change, marks=pytest.mark.slow)
+        for change in ("betas=[0.5,0.6]", "eps=1e-2", "weight_decay=0.5", "lr_warmup_steps=2")
+    ),
 ]
 
 
@@ -183,6 +183,23 @@ def test_the_optimiser_is_the_one_that_is_asked_for(stage: Stage, change: str) -
     plain = stage.run_ppo("plain", *more)
     run = stage.run_ppo("run", *more, f"{ACTOR}.optim.{change}")
     assert not same_weights(plain.weights(3), run.weights(3))
+
+
+def test_importance_weights_scale_the_gradient_and_masked_tokens_leave_it(stage: Stage) -> None:
+    optim = [f"{ACTOR}.optim.{change}" for change in ("optimizer=SGD", "lr=0.1", "weight_decay=0")]
+    one = [*optim, "trainer.total_training_steps=1", f"{ACTOR}.ppo_mini_batch_size=4", f"{ACTOR}.grad_clip=1e9"]
+    begun = stage.run_ppo("begun", *one, f"{ACTOR}.optim.lr=0").weights(1)
+    whole = stage.run_ppo("whole", *one).weights(1)
+    # Sampler and trainer agree, so every ratio is 1: cut at 0.5 it halves the step, outside [0.4, 0.5] it is dropped.
+    cut = [
+        "algorithm.rollout_is=True",
+        "algorithm.rollout_is_threshold=0.5",
+        "algorithm.rollout_is_threshold_lower=0.4",
+    ]
+    halved = stage.run_ppo("halved", *one, *cut).weights(1)
+    assert difference(begun, halved) == pytest.approx(difference(begun, whole) / 2, rel=1e-3)
+    masked = stage.run_ppo("masked", *one, *cut, "algorithm.rollout_is_mode=mask", f"{ACTOR}.optim.weight_decay=0.5")
+    assert same_weights(begun, masked.weights(1)) and masked.lines()[0]["actor/grad_norm"] == 0.0
 
 
 def test_a_tokenizer_of_its_own_stands_beside_the_critic(stage: Stage) -> None:

@@ -15,6 +15,7 @@ import torch
 from hone.errors import UserError
 from hone.trainers.checkpoints import Checkpoints
 from hone.workers.actor import ActorWorker
+from hone.workers.rollout import RolloutWorker
 from hone.workers.sft import SFTWorker
 from tests.trainers.runs import ACTOR, MODEL, Run, Stage, same_weights
 
@@ -101,8 +102,13 @@ def assert_same(whole: Run, resumed: Run, step: int, *roles: str) -> None:
     assert whole.results() == resumed.results()
 
 
-@pytest.mark.parametrize("kill", list(KILLS))
-@pytest.mark.parametrize("estimator", list(PPO))
+FAST = [("grpo", "after the checkpoint"), ("gae", "in a save")]
+SLOW = [(estimator, kill) for estimator in PPO for kill in KILLS if (estimator, kill) not in FAST]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "kill"), [*FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
+)
 def test_a_killed_ppo_run_ends_in_the_same_weights_and_metrics(
     stage: Stage, estimator: str, kill: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +129,7 @@ def test_a_killed_sft_run_ends_in_the_same_weights_and_metrics(
     assert_same(whole, resumed, 4, "model")
 
 
-@pytest.mark.parametrize("checkpoint", [2, 3, 4])
+@pytest.mark.parametrize("checkpoint", [3, *(pytest.param(step, marks=pytest.mark.slow) for step in (2, 4))])
 def test_the_order_of_prompts_survives_a_resume_before_at_and_after_an_epochs_end(
     stage: Stage, checkpoint: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,10 +157,16 @@ def test_a_longer_run_goes_on_and_disable_begins_anew(stage: Stage) -> None:
     assert [line["step"] for line in anew.lines()] == [1]
 
 
-def test_another_run_goes_on_from_a_named_checkpoint(stage: Stage) -> None:
+def test_another_run_goes_on_from_a_named_checkpoint(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions: list[int] = []
+    update = RolloutWorker.update_weights
+    monkeypatch.setattr(
+        RolloutWorker, "update_weights", lambda self, version: (versions.append(version), update(self, version))[1]
+    )
     whole = stage.run_ppo("whole", "trainer.save_freq=1", "trainer.total_training_steps=3")
     mode = ("trainer.resume_mode=resume_path", f"trainer.resume_from_path={whole.directory}/global_step_2")
     branch = stage.run_ppo("branch", *mode, "trainer.save_freq=1", "trainer.total_training_steps=3")
+    assert versions == [1, 2, 3, 2, 3]
     assert same_weights(whole.weights(3), branch.weights(3))
     assert branch.results() == whole.results()[1:]  # the checkpoint brings the line of its own step
 

@@ -27,7 +27,7 @@ ALGORITHMS = {
 SGD = [f"{role}.optim.{change}" for role in (ACTOR, "critic") for change in ("optimizer=SGD", "lr=0.1")]
 
 
-@pytest.mark.parametrize("estimator", list(ALGORITHMS))
+@pytest.mark.parametrize("estimator", ["grpo", pytest.param("gae", marks=pytest.mark.slow)])
 def test_parameters_after_a_run_do_not_depend_on_how_mini_batches_are_cut(stage: Stage, estimator: str) -> None:
     more = [*ALGORITHMS[estimator], *SGD, f"{ROLLOUT}.n=4"]
     padded = stage.run_ppo("padded", *more, estimator=estimator)
