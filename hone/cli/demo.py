@@ -46,7 +46,7 @@ class Plan:
     rl_steps: int = 40
 
 
-RL_STEPS = {Algorithm.grpo: 30, Algorithm.ppo: 50}
+RL_STEPS = {Algorithm.grpo: 80, Algorithm.ppo: 100}
 SHORT = Plan(sft_steps=60, rl_steps=2)
 app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
 

@@ -19,8 +19,8 @@ OPENINGS = ("{name} has {amount}.", "At first {name} has {amount}.")
 QUESTION = "How many {thing} does {name} have now?"
 LARGEST_TOTAL = 20
 STEPS, STEP_SHARES = (1, 2, 3), (0.2, 0.3, 0.5)  # mostly too long to solve in one go
-LARGEST_START = 15
-LARGEST_CHANGE = 5
+LARGEST_START = 18
+LARGEST_CHANGE = 8
 WORKED_STREAM = 0x3A4E  # apart from the random numbers that make the problems
 WORKED_SHARE = 0.4  # demonstrations that show the running total; the others answer at once
 

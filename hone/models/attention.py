@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from hone.errors import UserError
+
 IMPLEMENTATION = "hone"
 LAYER_TYPES = {"full_attention", "sliding_attention"}
 
@@ -36,6 +38,7 @@ def _attention_forward(
     key: Tensor,  # [1, kv_heads, tokens, D]
     value: Tensor,
     attention_mask: Tensor | None,
+    dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -50,6 +53,11 @@ def _attention_forward(
     if kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
         raise RuntimeError(
             f"{type(module).__name__} uses attention sinks or a position bias, which packing does not know"
+        )
+    if dropout:
+        raise UserError(
+            f"{type(module).__name__} has attention_dropout={dropout}, which packed attention does not apply; set it to 0 "
+            "in override_config, or use_remove_padding=False"
         )
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

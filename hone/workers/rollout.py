@@ -48,13 +48,16 @@ class TrajectoryStream:
         finally:
             for task in running:
                 task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*running, return_exceptions=True))
+            self.loop.run_until_complete(self._ended(running))
 
     def _next(self, finished: asyncio.Queue[Any]) -> tuple[int, Trajectory | BaseException]:
         try:
             return finished.get_nowait()
         except asyncio.QueueEmpty:
             return self.loop.run_until_complete(finished.get())
+
+    async def _ended(self, running: Sequence[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*running, return_exceptions=True)
 
     async def _run(self, task: RolloutTask, finished: asyncio.Queue[Any]) -> None:
         try:

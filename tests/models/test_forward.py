@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from hone.errors import UserError
 from hone.models.attention import layout_attention
 from hone.models.forward import hidden_states
 from hone.models.heads import LogitHead, token_logprobs
@@ -89,3 +90,14 @@ def test_a_forward_call_without_a_layout_says_what_to_do():
     model = tiny("qwen3")
     with pytest.raises(RuntimeError, match="use_remove_padding=False"), layout_attention(model):
         model(random_ids([4])[None], use_cache=False)
+
+
+def test_attention_dropout_is_refused_packed_and_applied_padded():
+    model = tiny("qwen2").train()
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    ids = random_ids(LENGTHS)
+    first, second = (hidden_states(model, ids, LENGTHS, packed=False) for _ in range(2))
+    assert not torch.equal(first, second)
+    with pytest.raises(UserError, match="attention_dropout=0.5"):
+        hidden_states(model, ids, LENGTHS, packed=True)
