@@ -56,8 +56,8 @@ def _attention_forward(
         )
     if dropout:
         raise UserError(
-            f"{type(module).__name__} has attention_dropout={dropout}, which packed attention does not apply; set it to 0 "
-            "in override_config, or use_remove_padding=False"
+            f"{type(module).__name__} has attention_dropout={dropout}, which packed attention does not apply; set it "
+            "to 0 in override_config, or set use_remove_padding=False"
         )
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

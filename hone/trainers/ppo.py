@@ -14,7 +14,6 @@ from hone.agents import to_batch
 from hone.batch import Batch
 from hone.cluster import Executor
 from hone.config import Loaded
-from hone.rollout.interface import Sampling
 from hone.tracking.console import progress_bar
 from hone.tracking.run_directory import dump_trajectories
 from hone.tracking.timing import Timer
@@ -22,7 +21,7 @@ from hone.trainers.advantages import add_advantages, add_importance, kl_controll
 from hone.trainers.checkpoints import Checkpoints, due, read_state
 from hone.trainers.metrics import batch_metrics, reward_metrics, speed_metrics
 from hone.trainers.ppo_setup import Setup, set_up
-from hone.trainers.sampling import Sampled
+from hone.trainers.sampling import Sampled, sampling_of
 from hone.trainers.updates import run_update
 from hone.trainers.validation import Validator
 
@@ -96,16 +95,7 @@ class PPOTrainer:
         """n trajectories for each prompt of the step; which prompts and which draws depend on seeds and step alone."""
         rollout, setup = self.config.actor_rollout_ref.rollout, self.setup
         prompts = [setup.train_data[int(i)] for i in setup.order.batch(step)]
-        sampling = Sampling(
-            max_tokens=rollout.response_length,
-            temperature=rollout.temperature if rollout.do_sample else 0.0,
-            top_k=rollout.top_k,
-            top_p=rollout.top_p,
-            min_p=rollout.min_p,
-            repetition_penalty=rollout.repetition_penalty,
-            ignore_eos=rollout.ignore_eos,
-            stop_token_ids=tuple(rollout.stop_token_ids),
-        )
+        sampling = sampling_of(rollout, rollout)
         with progress_bar() as bar:
             task = bar.add_task("generating", total=len(prompts) * rollout.n)
             seed = (self.config.trainer.seed, "train", step)

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hone.agents import Trajectory
 from hone.cluster import WorkerGroup
+from hone.config.schema.rollout import RolloutConfig, SamplingKeys
 from hone.data.prompts import Sample
 from hone.rewards.manager import Reward, RewardManager
 from hone.rollout.interface import Sampling
@@ -22,6 +23,20 @@ def trajectory_seed(*parts: int | str) -> int:
     """A seed that is a function of the run's seed and of which trajectory this is, and of nothing else."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def sampling_of(rollout: RolloutConfig, keys: SamplingKeys) -> Sampling:
+    """How to draw responses: `keys` are the rollout's own for training, or its val_kwargs for validation."""
+    return Sampling(
+        max_tokens=rollout.response_length,
+        temperature=keys.temperature if keys.do_sample else 0.0,
+        top_k=keys.top_k,
+        top_p=keys.top_p,
+        min_p=keys.min_p,
+        repetition_penalty=rollout.repetition_penalty,
+        ignore_eos=rollout.ignore_eos,
+        stop_token_ids=tuple(rollout.stop_token_ids),
+    )
 
 
 @dataclass

@@ -5,13 +5,12 @@ from __future__ import annotations
 from hone.config.schema.ppo import PPOConfig
 from hone.data.order import epoch_order
 from hone.rewards.manager import Reward
-from hone.rollout.interface import Sampling
 from hone.tracking.console import console
 from hone.tracking.run_directory import dump_trajectories
 from hone.trainers.checkpoints import due
 from hone.trainers.metrics import validation_metrics
 from hone.trainers.ppo_setup import Setup
-from hone.trainers.sampling import Sampled
+from hone.trainers.sampling import Sampled, sampling_of
 
 
 class Validator:
@@ -44,21 +43,14 @@ class Validator:
 
     def _answer(self, start: int, stop: int) -> tuple[Sampled, list[Reward]]:
         rollout = self.config.actor_rollout_ref.rollout
-        wanted = rollout.val_kwargs
-        sampling = Sampling(
-            max_tokens=rollout.response_length,
-            temperature=wanted.temperature if wanted.do_sample else 0.0,
-            top_k=wanted.top_k,
-            top_p=wanted.top_p,
-            min_p=wanted.min_p,
-            ignore_eos=rollout.ignore_eos,
-            stop_token_ids=tuple(rollout.stop_token_ids),
-        )
+        sampling = sampling_of(rollout, rollout.val_kwargs)
         data = self.setup.val_data
         assert data is not None
         prompts = [data[int(i)] for i in self.order[start:stop]]
         # The same draws at every validation, so that two of them differ by the weights alone.
-        sampled = self.setup.sampler(prompts, n=wanted.n, sampling=sampling, seed=(self.config.trainer.seed, "val"))
+        sampled = self.setup.sampler(
+            prompts, n=rollout.val_kwargs.n, sampling=sampling, seed=(self.config.trainer.seed, "val")
+        )
         return sampled, sampled.rewards()
 
     def _show(self, lines: list[dict], step: int) -> None:
