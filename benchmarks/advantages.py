@@ -1,6 +1,6 @@
 """Seconds of every advantage estimator at 8192 trajectories x 4096 tokens on one core, the best of three calls.
 
-    python benchmarks/advantages.py [--trajectories 8192] [--tokens 4096]
+python benchmarks/advantages.py [--trajectories 8192] [--tokens 4096]
 """
 
 from __future__ import annotations

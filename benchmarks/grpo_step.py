@@ -124,7 +124,9 @@ def _trl_trainer(train: Path, model: Path, directory: Path, asked: Any, answers:
             whole = time.perf_counter() - trainer.begun
             answers.put({"step": whole, "gen": trainer.generation, "update_actor": whole - trainer.generation})
 
-    rows = [{"prompt": r["prompt"], "truth": r["reward_model"]["ground_truth"]} for r in pq.read_table(train).to_pylist()]
+    rows = [
+        {"prompt": r["prompt"], "truth": r["reward_model"]["ground_truth"]} for r in pq.read_table(train).to_pylist()
+    ]
     arguments = GRPOConfig(
         output_dir=str(directory / "trl"),
         per_device_train_batch_size=PROMPTS * SAMPLES,
