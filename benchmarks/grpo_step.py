@@ -1,9 +1,9 @@
-"""One GRPO step of 64 prompts x 8 samples x 32 new tokens on the demo's model, beside TRL's GRPOTrainer in the same run.
+"""One GRPO step of 64 prompts x 8 samples x 32 new tokens on the demo's model, beside TRL's GRPOTrainer in one run.
 
     python benchmarks/grpo_step.py [--threads 2] [--steps 5] [--skip-trl]
 
 Equal work: the same random weights, the same prompts, no early end (every response has 32 tokens), one optimiser step
-per rollout, no reference model, the same reward function. Steps of the two alternate, so that both see the same machine.
+per rollout, no reference model, a reward by rule. Steps of the two alternate, so that both see the same machine.
 TRL is an extra of this benchmark only: pip install "hone-rl[bench]".
 """
 
