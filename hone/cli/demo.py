@@ -42,11 +42,11 @@ class Stage:
 class Plan:
     """How long the two trainings are."""
 
-    sft_steps: int = 1250
+    sft_steps: int = 1500
     rl_steps: int = 40
 
 
-RL_STEPS = {Algorithm.grpo: 80, Algorithm.ppo: 90}
+RL_STEPS = {Algorithm.grpo: 60, Algorithm.ppo: 60}
 SHORT = Plan(sft_steps=60, rl_steps=2)
 app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
 

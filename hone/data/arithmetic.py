@@ -18,9 +18,9 @@ LOSSES = ("{name} loses {amount}.", "{name} gives {other} {amount}.")
 OPENINGS = ("{name} has {amount}.", "At first {name} has {amount}.")
 QUESTION = "How many {thing} does {name} have now?"
 LARGEST_TOTAL = 20
-STEPS, STEP_SHARES = (1, 2, 3), (0.15, 0.25, 0.6)  # mostly too long to solve in one go
-LARGEST_START = 19
-LARGEST_CHANGE = 9
+STEPS, STEP_SHARES = (1, 2, 3), (0.1, 0.2, 0.7)  # mostly too long to solve in one go
+LARGEST_START = 18
+LARGEST_CHANGE = 8
 WORKED_STREAM = 0x3A4E  # apart from the random numbers that make the problems
 WORKED_SHARE = 0.4  # demonstrations that show the running total; the others answer at once
 
