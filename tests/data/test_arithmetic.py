@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hone.data import PromptDataset, read_rows
-from hone.data.arithmetic import Problem, sample_distinct, write_arithmetic
+from hone.data.arithmetic import STEP_SHARES, STEPS, Problem, sample_distinct, write_arithmetic
 from hone.errors import UserError
 from hone.rewards import default_compute_score
 
@@ -40,9 +40,10 @@ def test_worked_answers_show_each_running_total():
     assert Problem("", (5, 8, -2)).bare_answer() == "#### 11"
 
 
-def test_all_step_counts_are_about_equally_frequent():
+def test_step_counts_are_as_frequent_as_they_should_be():
     steps = [len(problem.changes) - 1 for problem in sample_distinct(3000, seed=0)]
-    assert all(abs(steps.count(count) / 3000 - 1 / 3) < 0.05 for count in (1, 2, 3))
+    shares = {count: steps.count(count) / 3000 for count in STEPS}
+    assert shares == pytest.approx(dict(zip(STEPS, STEP_SHARES, strict=True)), abs=0.03)
 
 
 def test_no_question_is_in_both_splits_or_twice_in_one(arithmetic_dir):
