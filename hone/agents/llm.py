@@ -21,10 +21,14 @@ class LLM:
     calls: int = 0
 
     async def generate(self, prompt_ids: Sequence[int], max_tokens: int | None = None) -> Completion:
-        """Continues `prompt_ids`; every call of a trajectory draws from its own stream of random numbers."""
+        """Continues `prompt_ids`; every call of a trajectory draws from its own stream of random numbers.
+
+        Only the first token of the first call is drawn at `first_temperature`.
+        """
         sampling = dataclasses.replace(
             self.sampling,
             max_tokens=max_tokens or self.sampling.max_tokens,
+            first_temperature=None if self.calls else self.sampling.first_temperature,
             seed=self.sampling.seed + self.calls * 0x5851F42D4C957F2D,
         )
         self.calls += 1

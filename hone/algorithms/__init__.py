@@ -1,6 +1,13 @@
 """The maths of RL for language models: pure functions on tensors, which know no configuration, process or file."""
 
-from .advantages import ADVANTAGE_ESTIMATORS, AdvantageInputs, get_estimator, place_rewards, register_estimator
+from .advantages import (
+    ADVANTAGE_ESTIMATORS,
+    AdvantageInputs,
+    Estimator,
+    get_estimator,
+    place_rewards,
+    register_estimator,
+)
 from .covariance_losses import clip_cov_selection, kl_cov_selection
 from .full_kl import full_kl
 from .importance import diagnostics, importance_weights
@@ -8,7 +15,15 @@ from .kl import KL_KINDS, AdaptiveKL, FixedKL, kl_estimate
 from .loss_weights import LOSS_AGG_MODES, loss_weights
 from .overlong import overlong_penalty
 from .pf_ppo import resample_indices
-from .policy_losses import POLICY_LOSSES, PolicyLossInputs, PolicyLossParams, get_policy_loss, register_policy_loss
+from .policy_losses import (
+    POLICY_LOSSES,
+    Metrics,
+    PolicyLoss,
+    PolicyLossInputs,
+    PolicyLossParams,
+    get_policy_loss,
+    register_policy_loss,
+)
 from .value_loss import value_loss
 
 __all__ = [
@@ -18,7 +33,10 @@ __all__ = [
     "POLICY_LOSSES",
     "AdaptiveKL",
     "AdvantageInputs",
+    "Estimator",
     "FixedKL",
+    "Metrics",
+    "PolicyLoss",
     "PolicyLossInputs",
     "PolicyLossParams",
     "clip_cov_selection",

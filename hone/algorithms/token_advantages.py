@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .advantage_inputs import AdvantageInputs, register_estimator
-from .masking import masked_whiten, select
+from .masking import masked_whiten, masked_whiten_, select
 
 BLOCK = 32  # time steps transposed at once, so that the copies stay in the cache
 
@@ -26,7 +26,7 @@ def gae(x: AdvantageInputs) -> tuple[Tensor, Tensor]:
     trainable = x.trainable()
     advantages = _advantage_recursion(x.token_rewards, x.values, trainable, x.gamma, x.lam)
     returns = select(x.values, x.mask).float().add_(advantages)
-    return masked_whiten(advantages, trainable), returns
+    return masked_whiten_(advantages, trainable), returns
 
 
 @register_estimator("reinforce_plus_plus")

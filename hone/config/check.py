@@ -19,6 +19,8 @@ def cross_field_problems(config: Node) -> Iterator[Problem]:
     if isinstance(config, PPOConfig):
         yield from _mini_batches(config)
         yield from _estimator(config)
+        yield from _scores(config)
+        yield from _own_functions(config)
         yield from _clip_ranges(config)
         yield from _sampling(config)
         yield from _token_caps(config)
@@ -68,6 +70,36 @@ def _estimator(config: PPOConfig) -> Iterator[Problem]:
     if name != "gae" and config.critic.enable:
         wrong = f"is true, but algorithm.adv_estimator={name} reads no values"
         yield Problem("critic.enable", wrong, "null or false", f"remove it, or set {estimator}=gae", (estimator,))
+
+
+def _scores(config: PPOConfig) -> Iterator[Problem]:
+    buffer, key = config.reward_model.overlong_buffer, "reward_model.overlong_buffer.len"
+    longest, limit = config.data.max_response_length, "data.max_response_length"
+    if buffer.enable and not 0 < buffer.len <= longest:
+        expected, fix = f"1 to {limit}={longest}", f"set {key}={max(longest // 4, 1)}, for example"
+        yield Problem(key, f"{buffer.len} tokens are not the end of a response", expected, fix, (limit,))
+    groups = config.algorithm.filter_groups
+    if groups.enable and config.actor_rollout_ref.rollout.n == 1:
+        wrong = "algorithm.filter_groups compares the responses of one prompt, and there is only one"
+        switch = "algorithm.filter_groups.enable"
+        yield Problem(f"{ROLLOUT}.n", wrong, "2 or more", f"set {ROLLOUT}.n=8, for example", (switch,))
+    if groups.enable and groups.metric == "seq_final_reward" and config.algorithm.use_kl_in_reward:
+        key, switch = "algorithm.filter_groups.metric", "algorithm.use_kl_in_reward"
+        wrong = f"seq_final_reward holds the KL with {switch}, which is not known while groups are chosen"
+        yield Problem(key, wrong, "seq_reward, score or a key of the reward function", f"set {key}=score", (switch,))
+
+
+def _own_functions(config: PPOConfig) -> Iterator[Problem]:
+    sections = {
+        "algorithm.custom_estimator": config.algorithm.custom_estimator,
+        f"{ACTOR}.policy_loss.custom_loss": config.actor_rollout_ref.actor.policy_loss.custom_loss,
+    }
+    for section, named in sections.items():
+        if (named.path is None) != (named.name is None):
+            given, missing = ("path", "name") if named.name is None else ("name", "path")
+            expected = "the name of a function" if missing == "name" else "a Python file"
+            key, other = f"{section}.{missing}", f"{section}.{given}"
+            yield Problem(key, f"is null, but {other} is set", expected, f"set {key}, or remove {other}", (other,))
 
 
 def _clip_ranges(config: PPOConfig) -> Iterator[Problem]:
@@ -140,6 +172,15 @@ def _corrections(config: PPOConfig) -> Iterator[Problem]:
     key, other = "algorithm.rollout_is_threshold_lower", "algorithm.rollout_is_threshold"
     if lower is not None and upper is not None and lower >= upper:
         yield Problem(key, f"{lower:g} is not below {other}={upper:g}", "lower < upper", "change one of them", (other,))
+    weightless = algorithm.rollout_is and not algorithm.rollout_is_weights
+    if weightless and algorithm.rollout_is_mode != "mask" and algorithm.rollout_is_veto_threshold is None:
+        key, mode = "algorithm.rollout_is_weights", "algorithm.rollout_is_mode"
+        wrong = f"is false, and {mode}={algorithm.rollout_is_mode} without a veto drops nothing: it is empty"
+        yield Problem(key, wrong, "true, or something that is dropped", f"set {mode}=mask, or remove {key}", (mode,))
+    for name in ("rollout_is", "rollout_rs", "rollout_token_veto_threshold"):
+        if getattr(algorithm.rollout_correction, name) is not None:
+            key = f"algorithm.rollout_correction.{name}"
+            yield Problem(key, "refers to another key, which is not read", "the value itself", f"write {key}=VALUE")
     if algorithm.rollout_is and algorithm.rollout_is_mode == "veto" and algorithm.rollout_is_veto_threshold is None:
         veto = "algorithm.rollout_is_veto_threshold"
         fix = f"set {veto}=1e-4, for example"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .problems import Problem
+from .rollout_correction import spell_out
 from .tree import Tree, get, put
 
 ACTOR = "actor_rollout_ref.actor"
@@ -33,6 +34,7 @@ CORRECTION_KEYS = (
     "rollout_is_threshold_lower",
     "rollout_is_level",
     "rollout_is_mode",
+    "rollout_is_weights",
     "rollout_is_veto_threshold",
 )
 
@@ -53,7 +55,9 @@ def derive(command: str, tree: Tree, user_keys: set[str]) -> Derivation:
     if command == "ppo":
         for total, per_rank in MICRO_BATCHES:
             _split_micro_batch(total, per_rank, tree, user_keys, found)
-        found.problems += _join_corrections(tree, user_keys)
+        said, wrong = spell_out(tree, user_keys)
+        found.notices += said
+        found.problems += [*wrong, *_join_corrections(tree, user_keys)]
         _switch_on_log_probs(tree, found)
     return found
 

@@ -60,6 +60,8 @@ def _algorithm(config: PPOConfig) -> Iterator[str]:
     if actor.use_kl_loss and actor.kl_loss_coef == 0:
         yield f"{ACTOR}.kl_loss_coef=0: the KL loss is measured and has no effect"
     algorithm = config.algorithm
+    if algorithm.filter_groups.enable and config.reward_model.launch_reward_fn_async:
+        yield "reward_model.launch_reward_fn_async rests: algorithm.filter_groups needs the scores while it samples"
     if algorithm.rollout_is and algorithm.rollout_is_threshold is None:
         yield "algorithm.rollout_is_threshold=null: the importance weights have no bound"
 
@@ -68,6 +70,11 @@ def _sampling(config: PPOConfig) -> Iterator[str]:
     rollout = config.actor_rollout_ref.rollout
     if rollout.top_p < 1 or rollout.top_k > 0:
         yield f"{ROLLOUT}.top_p < 1 or top_k > 0: the sampler's support differs from the trainer's"
+    if rollout.use_fire_sampling:
+        yield (
+            f"{ROLLOUT}.use_fire_sampling: first tokens are drawn at temperature {rollout.fire_temperature:g} and "
+            f"trained on at {rollout.temperature:g}; training/rollout_probs_diff_* shows it, rollout_is corrects it"
+        )
     val = rollout.val_kwargs
     if val.n > 1 and (not val.do_sample or val.temperature == 0):
         yield f"{ROLLOUT}.val_kwargs.n={val.n} without sampling: the responses of a prompt are all the same"

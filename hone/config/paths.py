@@ -22,10 +22,9 @@ def path_problems(config: Node) -> Iterator[Problem]:
             yield from _file(key, path)
     for key, path in _models(config).items():
         yield from _model(key, path)
-    if isinstance(config, (PPOConfig, EvaluationConfig)) and config.custom_reward_function.path is not None:
-        yield from _file("custom_reward_function.path", config.custom_reward_function.path)
-    if isinstance(config, PPOConfig) and config.actor_rollout_ref.rollout.agent.agent_loop_path is not None:
-        yield from _file(f"{ROLLOUT}.agent.agent_loop_path", config.actor_rollout_ref.rollout.agent.agent_loop_path)
+    for key, file in _python_files(config).items():
+        if file is not None:
+            yield from _file(key, file)
     for key, package in _external_libs(config).items():
         yield from _package(key, package)
     for key, folder in _output_folders(config).items():
@@ -73,6 +72,18 @@ def _external_libs(config: Node) -> dict[str, str | None]:
     if isinstance(config, (SFTConfig, GenerationConfig)):
         return {"model.external_lib": config.model.external_lib}
     return {}
+
+
+def _python_files(config: Node) -> dict[str, str | None]:
+    files: dict[str, str | None] = {}
+    if isinstance(config, (PPOConfig, EvaluationConfig)):
+        files["custom_reward_function.path"] = config.custom_reward_function.path
+    if isinstance(config, PPOConfig):
+        role = config.actor_rollout_ref
+        files[f"{ROLLOUT}.agent.agent_loop_path"] = role.rollout.agent.agent_loop_path
+        files["algorithm.custom_estimator.path"] = config.algorithm.custom_estimator.path
+        files["actor_rollout_ref.actor.policy_loss.custom_loss.path"] = role.actor.policy_loss.custom_loss.path
+    return files
 
 
 def _output_folders(config: Node) -> dict[str, str | None]:

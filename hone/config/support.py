@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from .problems import Problem
-from .schema.actor import KlKind
-from .schema.algorithm import AdvEstimator
 from .schema.base import Node
 from .schema.fsdp import Dtype
 from .schema.optim import MegatronOptimKeys
@@ -146,11 +144,6 @@ _DATA = (
 _ACTOR = (
     NotBuilt("actor_rollout_ref.hybrid_engine", (True,), "actor and rollout always share their devices"),
     NotBuilt(f"{ACTOR}.strategy", ("fsdp", "fsdp2"), "Megatron"),
-    NotBuilt(f"{ACTOR}.policy_loss.loss_mode", (
-        "vanilla", "gspo", "cispo", "sapo", "gpg", "geo_mean", "dppo_tv", "dppo_kl", "dro",
-    ), "losses that choose tokens by covariance"),
-    NotBuilt(f"{ACTOR}.kl_loss_type", _except(KlKind, "full"), "the exact KL", (f"{ACTOR}.use_kl_loss", (True,)),
-             instead=f"set {ACTOR}.kl_loss_type=low_var_kl"),
     NotBuilt(f"{ACTOR}.entropy_checkpointing", (False,), "recomputing the entropy",
              instead=f"set {MODEL}.use_fused_kernels=True, which keeps no [tokens, vocab] tensor"),
     NotBuilt(f"{ACTOR}.entropy_from_logits_with_chunking", (False,), "chunks of logits",
@@ -174,7 +167,6 @@ _REF = (
 _ROLLOUT = (
     NotBuilt(f"{ROLLOUT}.name", ("hf",), ENGINES),
     NotBuilt(f"{ROLLOUT}.stop", ([],), "responses end at the end token"),
-    NotBuilt(f"{ROLLOUT}.use_fire_sampling", (False,), "FIRE sampling"),
     NotBuilt(f"{ROLLOUT}.verify_weights", ("first",), "hone's engine shares the trainer's weights"),
     NotBuilt(f"{ROLLOUT}.engine_kwargs.vllm", ({},), ENGINES),
     NotBuilt(f"{ROLLOUT}.engine_kwargs.sglang", ({"attention_backend": None},), ENGINES,
@@ -194,15 +186,7 @@ _REWARD = (
     NotBuilt("reward_model.enable", (False,), "rewards from models"),
     NotBuilt("reward_model.reward_manager", ("naive",), "other managers"),
     NotBuilt("reward_model.sandbox_fusion.url", (None,), "code sandboxes"),
-    NotBuilt("reward_model.overlong_buffer.enable", (False,), "the soft length penalty"),
     *_profiler("reward_model.profiler"),
-)
-_ALGORITHM = (
-    NotBuilt("algorithm.adv_estimator", _except(AdvEstimator, "remax"), "a greedy rollout next to the sampled ones"),
-    NotBuilt("algorithm.kl_penalty", _except(KlKind, "full"), "the exact KL", ("algorithm.use_kl_in_reward", (True,))),
-    NotBuilt("algorithm.use_pf_ppo", (False,), "drawing trajectories again by reward"),
-    NotBuilt("algorithm.filter_groups.enable", (False,), "replacing groups"),
-    NotBuilt("algorithm.custom_estimator.path", (None,), "estimators of your own"),
 )
 _TRAINER = (
     *_processes(),
@@ -237,7 +221,7 @@ _SFT = (
 _GENERATE = (*_processes(), *_model("model"), NotBuilt("rollout.name", ("hf",), ENGINES))
 
 NOT_BUILT: dict[str, tuple[NotBuilt, ...]] = {
-    "ppo": (*_DATA, *_ACTOR, *_REF, *_ROLLOUT, *_CRITIC, *_REWARD, *_ALGORITHM, *_TRAINER),
+    "ppo": (*_DATA, *_ACTOR, *_REF, *_ROLLOUT, *_CRITIC, *_REWARD, *_TRAINER),
     "sft": _SFT,
     "generate": _GENERATE,
     "eval": (),

@@ -1,4 +1,4 @@
-"""Loads a user's reward function from a Python file."""
+"""Loads a function of the user's from a Python file: a reward function, an advantage estimator, a policy loss."""
 
 import importlib.util
 import inspect
@@ -8,34 +8,50 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from torch import Tensor
+
 from hone.errors import UserError
 
-PATH_KEY, NAME_KEY = "custom_reward_function.path", "custom_reward_function.name"
 
+def load_function(
+    path: str | Path, name: str = "compute_score", *, section: str = "custom_reward_function"
+) -> Callable[..., Any]:
+    """The function `name` of the file at `path`; the file is executed once, like an import.
 
-def load_function(path: str | Path, name: str = "compute_score") -> Callable[..., Any]:
-    """The function `name` of the file at `path`; the file is executed once, like an import."""
+    `section` holds the keys `path` and `name` that the user set, for messages.
+    """
     file = Path(path).expanduser()
     if not file.is_file():
-        raise UserError(f"{PATH_KEY}={path}: there is no such file (the working directory is {Path.cwd()}).")
-    module = _execute(file)
+        raise UserError(f"{section}.path={path}: there is no such file (the working directory is {Path.cwd()}).")
+    module = _execute(file, f"{section}.path")
     function = getattr(module, name, None)
     if not callable(function):
         defined = [n for n, f in inspect.getmembers(module, inspect.isfunction) if f.__module__ == module.__name__]
         raise UserError(
-            f"{NAME_KEY}={name}: {file} defines {', '.join(defined) or 'no function'}. Name one of its own."
+            f"{section}.name={name}: {file} defines {', '.join(defined) or 'no function'}. Name one of its own."
         )
     return function
 
 
-def _execute(file: Path) -> ModuleType:
+def shapes(result: Any) -> str:
+    """What a function returned, in a few words for a message: kinds and shapes, no numbers."""
+    if isinstance(result, Tensor):
+        return f"a tensor {tuple(result.shape)}"
+    if isinstance(result, dict):
+        return "{" + ", ".join(f"{key}: {shapes(value)}" for key, value in result.items()) + "}"
+    if isinstance(result, tuple):
+        return "(" + ", ".join(shapes(value) for value in result) + ")"
+    return type(result).__name__
+
+
+def _execute(file: Path, key: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"hone_custom_{file.stem}_{abs(hash(file.resolve()))}", file)
     if spec is None or spec.loader is None:
-        raise UserError(f"{PATH_KEY}={file}: expected a Python file ending in .py.")
+        raise UserError(f"{key}={file}: expected a Python file ending in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look a module up by its name
     try:
         spec.loader.exec_module(module)
     except Exception as problem:
-        raise UserError(f"{PATH_KEY}={file} fails when it is loaded: {type(problem).__name__}: {problem}.") from problem
+        raise UserError(f"{key}={file} fails when it is loaded: {type(problem).__name__}: {problem}.") from problem
     return module

@@ -14,6 +14,7 @@ class Sampling:
     """How one completion is drawn.
 
     temperature: 0 is greedy; top_k -1 or 0, top_p 1 and min_p 0 switch those cuts off
+    first_temperature: of a completion's first token, which top_k, top_p and min_p then do not cut; None: temperature
     seed:        the same seed gives the same draws whatever else is being generated
     """
 
@@ -25,6 +26,7 @@ class Sampling:
     repetition_penalty: float = 1.0
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
+    first_temperature: float | None = None
     seed: int = 0
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from hone.algorithms import (
     AdaptiveKL,
     AdvantageInputs,
+    Estimator,
     FixedKL,
     diagnostics,
     get_estimator,
@@ -17,6 +18,9 @@ from hone.algorithms import (
 )
 from hone.batch import Batch
 from hone.config.schema.algorithm import AlgorithmConfig, KlControl
+from hone.errors import UserError
+from hone.rewards.custom import load_function, shapes
+from hone.trainers.scoring import shaped_scores
 
 
 def kl_controller(control: KlControl) -> FixedKL | AdaptiveKL:
@@ -25,8 +29,28 @@ def kl_controller(control: KlControl) -> FixedKL | AdaptiveKL:
     return FixedKL(control.kl_coef)
 
 
+def estimator_of(algorithm: AlgorithmConfig) -> Estimator:
+    """The built-in one, or the user's own, held to what an estimator returns."""
+    own = algorithm.custom_estimator
+    if own.path is None or own.name is None:
+        return get_estimator(algorithm.adv_estimator)
+    estimate = load_function(own.path, own.name, section="algorithm.custom_estimator")
+
+    def checked(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
+        result, shape = estimate(inputs), inputs.mask.shape
+        if not isinstance(result, tuple) or [getattr(r, "shape", None) for r in result] != [shape, shape]:
+            raise UserError(
+                f"algorithm.custom_estimator.name={own.name} returned {shapes(result)}: expected "
+                f"(advantages, returns), two tensors of the shape of inputs.mask, {tuple(shape)}"
+            )
+        advantages, returns = (torch.where(inputs.mask, column, 0.0).float() for column in result)
+        return advantages, returns
+
+    return checked
+
+
 def add_importance(batch: Batch, algorithm: AlgorithmConfig) -> tuple[Batch, dict[str, float]]:
-    """Column loss_mask (trainable tokens that stay) and, with rollout_is, importance_weights; diagnostics always."""
+    """Column loss_mask (trainable tokens that stay) and importance_weights where they count; diagnostics always."""
     mask = batch["response_mask"].bool()
     arguments = (batch["old_logprobs"], batch["rollout_logprobs"], mask, batch.segment_ids)
     metrics = diagnostics(
@@ -45,16 +69,17 @@ def add_importance(batch: Batch, algorithm: AlgorithmConfig) -> tuple[Batch, dic
         threshold_lower=algorithm.rollout_is_threshold_lower,
         veto_threshold=algorithm.rollout_is_veto_threshold,
     )
-    return batch.with_tokens(loss_mask=keep, importance_weights=weights), metrics
+    batch = batch.with_tokens(loss_mask=keep)
+    return batch.with_tokens(importance_weights=weights) if algorithm.rollout_is_weights else batch, metrics
 
 
 def add_advantages(
-    batch: Batch, algorithm: AlgorithmConfig, controller: FixedKL | AdaptiveKL
+    batch: Batch, algorithm: AlgorithmConfig, estimator: Estimator, controller: FixedKL | AdaptiveKL
 ) -> tuple[Batch, dict[str, float]]:
     """Token columns rewards, advantages and returns; the controller moves on by the KL it saw."""
     starts = batch["prompt_length"]
     mask = batch.padded("response_mask", starts=starts).bool()
-    rewards = place_rewards(batch["score"], mask)
+    rewards = place_rewards(shaped_scores(batch), mask)
     metrics: dict[str, float] = {}
     if algorithm.use_kl_in_reward:
         kl = torch.where(mask, _rectangle_kl(batch, algorithm.kl_penalty, mask), 0.0)
@@ -69,16 +94,20 @@ def add_advantages(
         group_ids=batch["group"],
         scored=batch["scored"],
         values=batch.padded("values", starts=starts) if "values" in batch else None,
+        greedy_rewards=batch["greedy_reward"] if "greedy_reward" in batch.rows else None,
         gamma=algorithm.gamma,
         lam=algorithm.lam,
         norm_by_std=algorithm.norm_adv_by_std_in_grpo,
     )
-    advantages, returns = get_estimator(algorithm.adv_estimator)(inputs)
+    advantages, returns = estimator(inputs)
     columns = {"rewards": rewards, "advantages": advantages, "returns": returns}
     return batch.with_tokens(**{k: batch.ragged(v, starts=starts) for k, v in columns.items()}), metrics
 
 
 def _rectangle_kl(batch: Batch, kind: str, mask: Tensor) -> Tensor:
+    """[B, T]; the exact one was computed with the old log-probs, when both models were at hand."""
     starts = batch["prompt_length"]
+    if kind == "full":
+        return batch.padded("full_kl", starts=starts)
     old, ref = (torch.where(mask, batch.padded(name, starts=starts), 0.0) for name in ("old_logprobs", "ref_logprobs"))
     return kl_estimate(old, ref, kind)

@@ -43,10 +43,14 @@ def reward_metrics(rewards: Sequence[Reward]) -> dict[str, float]:
         for name, value in reward.extras.items():
             if isinstance(value, float):
                 extras[name].append(value)
+    return {**failures(rewards), **{f"reward/{name}/mean": mean(values) for name, values in extras.items()}}
+
+
+def failures(rewards: Sequence[Reward]) -> dict[str, float]:
+    """Reward calls that raised, and those that took too long."""
     return {
         "reward/errors": float(sum(r.error is not None and not r.timeout for r in rewards)),
         "reward/timeouts": float(sum(r.timeout for r in rewards)),
-        **{f"reward/{name}/mean": mean(values) for name, values in extras.items()},
     }
 
 

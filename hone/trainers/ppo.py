@@ -17,11 +17,14 @@ from hone.config import Loaded
 from hone.tracking.console import progress_bar
 from hone.tracking.run_directory import dump_trajectories
 from hone.tracking.timing import Timer
-from hone.trainers.advantages import add_advantages, add_importance, kl_controller
+from hone.trainers.advantages import add_advantages, add_importance, estimator_of, kl_controller
 from hone.trainers.checkpoints import Checkpoints, due, read_state
+from hone.trainers.collection import Collector
+from hone.trainers.filtration import redraw
 from hone.trainers.metrics import batch_metrics, reward_metrics, speed_metrics
 from hone.trainers.ppo_setup import Setup, set_up
-from hone.trainers.sampling import Sampled, sampling_of
+from hone.trainers.sampling import Sampled
+from hone.trainers.scoring import Scoring
 from hone.trainers.updates import run_update
 from hone.trainers.validation import Validator
 
@@ -29,8 +32,11 @@ from hone.trainers.validation import Validator
 class PPOTrainer:
     def __init__(self, loaded: Loaded, executor: Executor) -> None:
         self.config = loaded.config
+        self.estimator = estimator_of(self.config.algorithm)
         self.setup: Setup = set_up(loaded, executor)
         self.controller = kl_controller(self.config.algorithm.kl_ctrl)
+        self.scoring = Scoring(self.config.reward_model.overlong_buffer, self.config.data.max_response_length)
+        self.collector = Collector(self.config, self.setup, self.scoring)
         self.checkpoints = Checkpoints(self.setup.directory)
         self.validator = Validator(self.config, self.setup)
 
@@ -60,14 +66,18 @@ class PPOTrainer:
     def train_step(self, step: int, timer: Timer) -> tuple[Batch, dict[str, float]]:
         setup, groups = self.setup, self.setup.groups
         with timer("gen"):
-            sampled = self._sample(step)
+            sampled, metrics = self.collector()
             batch = to_batch(sampled.trajectories, sampled.samples)
+        greedy = None
+        if self.config.algorithm.adv_estimator == "remax":
+            with timer("gen_max"):
+                greedy = self.collector.greedy(sampled)
         if not self.config.reward_model.launch_reward_fn_async:
             with timer("reward"):
-                batch, metrics = self._add_scores(batch, sampled, step)
+                batch, rewarded = self._add_scores(batch, sampled, greedy, step)
         with timer("old_log_prob"):
             batch = batch.with_tokens(**groups["actor"].map("compute_logprobs", batch).tokens)
-        if "ref" in groups:
+        if self.config.needs_ref_logprobs:
             with timer("ref"):
                 batch = batch.with_tokens(**groups["ref"].map("compute_logprobs", batch).tokens)
         if "critic" in groups:
@@ -75,48 +85,47 @@ class PPOTrainer:
                 batch = batch.with_tokens(**groups["critic"].map("compute_values", batch).tokens)
         if "score" not in batch:
             with timer("reward"):
-                batch, metrics = self._add_scores(batch, sampled, step)
+                batch, rewarded = self._add_scores(batch, sampled, greedy, step)
         with timer("adv"):
             batch, mismatch = add_importance(batch, self.config.algorithm)
-            batch, penalty = add_advantages(batch, self.config.algorithm, self.controller)
-            metrics.update(mismatch | penalty)
+            batch, penalty = add_advantages(batch, self.config.algorithm, self.estimator, self.controller)
+            trained, filtered = self._filtered(batch, step)
+            metrics = rewarded | metrics | mismatch | penalty | filtered
         if "critic" in groups:
             with timer("update_critic"):
-                metrics.update(run_update(groups["critic"], batch, setup.critic_plan, step, "critic"))
+                metrics.update(run_update(groups["critic"], trained, setup.critic_plan, step, "critic"))
         if step >= self.config.trainer.critic_warmup:
             with timer("update_actor"):
-                metrics.update(run_update(groups["actor"], batch, setup.actor_plan, step, "actor"))
+                metrics.update(run_update(groups["actor"], trained, setup.actor_plan, step, "actor"))
             with timer("update_weights"):
                 groups["rollout"].call("update_weights", version=step + 1)
         metrics["actor/entropy"] = _mean(batch["entropy"], batch["response_mask"])
         return batch, {**metrics, **batch_metrics(batch, self.config.data.max_response_length)}
 
-    def _sample(self, step: int) -> Sampled:
-        """n trajectories for each prompt of the step; which prompts and which draws depend on seeds and step alone."""
-        rollout, setup = self.config.actor_rollout_ref.rollout, self.setup
-        prompts = [setup.train_data[int(i)] for i in setup.order.batch(step)]
-        sampling = sampling_of(rollout, rollout)
-        with progress_bar() as bar:
-            task = bar.add_task("generating", total=len(prompts) * rollout.n)
-            seed = (self.config.trainer.seed, "train", step)
-            finished = lambda: bar.advance(task)  # noqa: E731
-            return setup.sampler(prompts, n=rollout.n, sampling=sampling, seed=seed, on_finished=finished)
-
-    def _add_scores(self, batch: Batch, sampled: Sampled, step: int) -> tuple[Batch, dict[str, float]]:
-        """Row columns score and scored (False where the reward function said None), and the metrics of the rewards."""
+    def _add_scores(
+        self, batch: Batch, sampled: Sampled, greedy: Sampled | None, step: int
+    ) -> tuple[Batch, dict[str, float]]:
+        """The columns of `Scoring`, and the metrics of the rewards."""
         rewards = sampled.rewards()
         if self.config.trainer.rollout_data_dir:
             lines = sampled.lines(self.setup.tokenizer, rewards)
             dump_trajectories(self.config.trainer.rollout_data_dir, step + 1, lines)
-        batch = batch.with_rows(
-            score=torch.tensor([0.0 if r.score is None else r.score for r in rewards]),
-            scored=torch.tensor([r.score is not None for r in rewards]),
-        )
-        return batch, reward_metrics(rewards)
+        batch, metrics = self.scoring.add_scores(batch, rewards)
+        if greedy is not None:
+            batch, baseline = self.scoring.add_greedy_rewards(batch, greedy)
+            metrics.update(baseline)
+        return batch, {**reward_metrics(rewards), **metrics}
+
+    def _filtered(self, batch: Batch, step: int) -> tuple[Batch, dict[str, float]]:
+        """What the update runs over: all trajectories, or with use_pf_ppo a draw from them."""
+        algorithm = self.config.algorithm
+        if not algorithm.use_pf_ppo:
+            return batch, {}
+        return redraw(batch, algorithm.pf_ppo, seed=self.config.trainer.seed, step=step)
 
     def _line(self, step: int, metrics: dict[str, float], timer: Timer, batch: Batch) -> dict[str, float]:
         """Everything that is logged of a step."""
-        line = {"training/global_step": step + 1, "training/epoch": step // self.setup.order.steps_per_epoch, **metrics}
+        line = {"training/global_step": step + 1, "training/epoch": self.collector.epoch, **metrics}
         line |= timer.metrics() | speed_metrics(timer.seconds, batch, self.config.ranks)
         if "update_actor" in timer.seconds:
             passes, seconds = self.setup.actor_plan.epochs, timer.seconds["update_actor"]
@@ -132,7 +141,8 @@ class PPOTrainer:
             if "critic" in groups:
                 groups["critic"].call("save", path=folder / "critic", contents=config.critic.checkpoint.save_contents)
 
-        self.checkpoints.save(step, {"kl_controller": self.controller.state_dict(), "metrics": line}, write)
+        position, controller = self.collector.position, self.controller.state_dict()
+        self.checkpoints.save(step, {"kl_controller": controller, "position": position, "metrics": line}, write)
         keep = config.trainer
         roles = {"actor": keep.max_actor_ckpt_to_keep, "critic": keep.max_critic_ckpt_to_keep}
         self.checkpoints.prune(roles, newest=step)
@@ -149,6 +159,7 @@ class PPOTrainer:
             groups["critic"].call("load", path=folder / "critic", contents=self.config.critic.checkpoint.load_contents)
         state = read_state(folder)
         self.controller.load_state_dict(state["kl_controller"])
+        self.collector.position = state.get("position", state["step"])  # one batch a step before there was a position
         groups["rollout"].call("update_weights", version=state["step"])
         self.setup.say(f"resumed from {folder} after step {state['step']}")
         return state["step"], state["metrics"]

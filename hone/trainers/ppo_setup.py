@@ -25,8 +25,9 @@ from hone.tracking.loggers import Tracker
 from hone.tracking.run_directory import write_config
 from hone.tracking.timing import TrainingCost
 from hone.trainers.sampling import Sampler
+from hone.trainers.token_selection import token_selector
 from hone.trainers.updates import UpdatePlan
-from hone.workers.actor import ActorWorker, ReferenceWorker
+from hone.workers.actor import ActorWorker, ReferenceWorker, loss_params
 from hone.workers.critic import CriticWorker
 from hone.workers.rollout import RolloutWorker
 from hone.workers.settings import RunSettings
@@ -130,11 +131,11 @@ def _reward_function(config: PPOConfig):  # type: ignore[no-untyped-def]
 
 
 def _roles(config: PPOConfig, settings: RunSettings) -> dict[str, Role]:
-    """In the order in which they are built: the rollout shares the actor's weights."""
+    """In the order in which they are built: the actor compares itself with the reference, the rollout shares the
+    actor's weights."""
     arguments = {"config": config, "run": settings}
-    roles = {"actor": Role(ActorWorker, arguments)}
-    if config.needs_reference:
-        roles["ref"] = Role(ReferenceWorker, arguments)
+    roles = {"ref": Role(ReferenceWorker, arguments)} if config.needs_reference else {}
+    roles["actor"] = Role(ActorWorker, arguments)
     if config.trains_critic:
         roles["critic"] = Role(CriticWorker, arguments)
     roles["rollout"] = Role(RolloutWorker, arguments)
@@ -150,6 +151,7 @@ def _actor_plan(config: PPOConfig) -> UpdatePlan:
         scale_length=actor.loss_scale_factor or config.data.max_response_length,
         shuffle=actor.shuffle,
         seed=config.trainer.seed if actor.data_loader_seed is None else actor.data_loader_seed,
+        selector=token_selector(actor.policy_loss.loss_mode, loss_params(actor)),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +26,8 @@ def trajectory_seed(*parts: int | str) -> int:
 
 
 def sampling_of(rollout: RolloutConfig, keys: SamplingKeys) -> Sampling:
-    """How to draw responses: `keys` are the rollout's own for training, or its val_kwargs for validation."""
+    """How to draw responses: `keys` are the rollout's own for training, or its val_kwargs for validation, where the
+    first token is drawn like the others."""
     return Sampling(
         max_tokens=rollout.response_length,
         temperature=keys.temperature if keys.do_sample else 0.0,
@@ -36,6 +37,7 @@ def sampling_of(rollout: RolloutConfig, keys: SamplingKeys) -> Sampling:
         repetition_penalty=rollout.repetition_penalty,
         ignore_eos=rollout.ignore_eos,
         stop_token_ids=tuple(rollout.stop_token_ids),
+        first_temperature=rollout.fire_temperature if rollout.use_fire_sampling and keys is rollout else None,
     )
 
 
@@ -47,6 +49,26 @@ class Sampled:
     trajectories: list[Trajectory]
     answers: list[str]
     pending_rewards: list[Future[Reward]]
+
+    def __len__(self) -> int:
+        return len(self.trajectories)
+
+    @classmethod
+    def none(cls) -> Sampled:
+        return cls([], [], [], [])
+
+    def __add__(self, other: Sampled) -> Sampled:
+        return Sampled(
+            self.samples + other.samples,
+            self.trajectories + other.trajectories,
+            self.answers + other.answers,
+            self.pending_rewards + other.pending_rewards,
+        )
+
+    def rows(self, indices: Iterable[int]) -> Sampled:
+        chosen = list(indices)
+        columns = (self.samples, self.trajectories, self.answers, self.pending_rewards)
+        return Sampled(*([column[i] for i in chosen] for column in columns))  # type: ignore[arg-type]
 
     def rewards(self) -> list[Reward]:
         """Waits for the last score. A mistake in the reward's set-up is raised here."""

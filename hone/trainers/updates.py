@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from hone.algorithms import loss_weights
 from hone.batch import Batch
 from hone.cluster import WorkerGroup
+
+Selector = Callable[[Batch, torch.Generator], Tensor]
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,7 @@ class UpdatePlan:
 
     mini_batch:   trajectories per optimiser step, over all ranks
     scale_length: what seq-mean-token-sum-norm divides by
+    selector:     picks tokens among those of a whole mini-batch, bool [tokens], for losses that treat a few differently
     """
 
     mini_batch: int
@@ -27,22 +31,29 @@ class UpdatePlan:
     scale_length: int
     shuffle: bool = False
     seed: int = 0
+    selector: Selector | None = None
 
     def mini_batches(self, batch: Batch, training_step: int) -> Iterator[Batch]:
-        """(trajectories / mini_batch) * epochs pieces, each with its `loss_weight` column."""
+        """(trajectories / mini_batch) * epochs pieces, each with its `loss_weight` column, and `selection` if any."""
         for epoch in range(self.epochs):
             order = torch.arange(len(batch))
+            generator = torch.Generator().manual_seed(self.seed + 1_000_003 * training_step + epoch)
             if self.shuffle:
-                generator = torch.Generator().manual_seed(self.seed + 1_000_003 * training_step + epoch)
                 order = torch.randperm(len(batch), generator=generator)
             for rows in order.split(self.mini_batch):
-                yield self.weighed(batch.select(rows) if self.shuffle else batch.slice(int(rows[0]), int(rows[-1]) + 1))
+                piece = batch.select(rows) if self.shuffle else batch.slice(int(rows[0]), int(rows[-1]) + 1)
+                yield self._selected(self._weighed(piece), generator)
 
-    def weighed(self, mini_batch: Batch) -> Batch:
+    def _weighed(self, mini_batch: Batch) -> Batch:
         weights = loss_weights(
             mini_batch["loss_mask"], mini_batch.offsets, self.loss_agg_mode, scale_length=self.scale_length
         )
         return mini_batch.with_tokens(loss_weight=weights)
+
+    def _selected(self, mini_batch: Batch, generator: torch.Generator) -> Batch:
+        if self.selector is None:
+            return mini_batch
+        return mini_batch.with_tokens(selection=self.selector(mini_batch, generator))
 
 
 def run_update(group: WorkerGroup, batch: Batch, plan: UpdatePlan, training_step: int, prefix: str) -> dict[str, float]:

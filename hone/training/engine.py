@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from hone.algorithms import full_kl
 from hone.batch import Batch
 from hone.errors import UserError
 from hone.models.forward import hidden_states
-from hone.models.heads import LogitHead, token_logprobs
+from hone.models.heads import LogitHead, plain_heads, token_logprobs
 from hone.models.load import value_head
 from hone.models.precision import autocast
 from hone.training.micro_batches import MicroBatching
@@ -54,7 +56,7 @@ class Loss:
 class Objective(Protocol):
     @property
     def want(self) -> frozenset[str]:
-        """Of "logprobs", "entropy", "values"."""
+        """Of "logprobs", "entropy", "full_kl", "values"."""
         ...
 
     def __call__(self, outputs: dict[str, Tensor], batch: TokenView) -> Loss: ...
@@ -79,7 +81,8 @@ class ForwardOptions:
 class TorchEngine:
     """Holds one model and, when it trains, its optimiser.
 
-    train:   micro-batches of an update; scoring: micro-batches of passes without gradient
+    train:     micro-batches of an update; scoring: micro-batches of passes without gradient
+    reference: an engine of the same model family in this process, for "full_kl", the exact KL to it
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class TorchEngine:
         optimizer: torch.optim.Optimizer | None = None,
         schedule: Schedule | None = None,
         grad_clip: float | None = 1.0,
+        reference: TorchEngine | None = None,
     ) -> None:
         self.model = model.train(optimizer is not None)
         self.scoring = scoring
@@ -100,6 +104,7 @@ class TorchEngine:
         self.optimizer = optimizer
         self.schedule = schedule or Schedule()
         self.grad_clip = grad_clip or float("inf")
+        self.reference = reference
         self.peak_lrs = [g["lr"] for g in optimizer.param_groups] if optimizer else []
         self.nonfinite_in_a_row = 0
 
@@ -190,9 +195,8 @@ class TorchEngine:
         index = trained.to(self.device)
         options = self.options
         lengths = micro.lengths.tolist()
-        parameters = next(self.model.parameters()).dtype
-        with autocast(self.device, parameters, options.compute_dtype):
-            hidden = hidden_states(self.model, ids, lengths, packed=options.packed).index_select(0, index - 1)
+        with self._autocast():
+            hidden = self._states(ids, lengths, index)
             if "values" in want:
                 return {"values": value_head(self.model)(hidden).squeeze(-1).float()}
             logprobs, entropy = token_logprobs(
@@ -204,7 +208,28 @@ class TorchEngine:
                 chunk=options.chunk,
                 compiled=options.compiled,
             )
-        return {"logprobs": logprobs} if entropy is None else {"logprobs": logprobs, "entropy": entropy}
+            outputs = {"logprobs": logprobs} if entropy is None else {"logprobs": logprobs, "entropy": entropy}
+            if "full_kl" in want:
+                outputs["full_kl"] = self._full_kl(hidden, ids, lengths, index)
+        return outputs
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        return autocast(self.device, next(self.model.parameters()).dtype, self.options.compute_dtype)
+
+    def _states(self, ids: Tensor, lengths: list[int], index: Tensor) -> Tensor:
+        """[trained tokens, H] the hidden states that predict the trained tokens."""
+        return hidden_states(self.model, ids, lengths, packed=self.options.packed).index_select(0, index - 1)
+
+    def _full_kl(self, hidden: Tensor, ids: Tensor, lengths: list[int], index: Tensor) -> Tensor:
+        """KL(this model || reference) over the whole vocabulary, [trained tokens]."""
+        reference = self.reference
+        assert reference is not None, "full_kl needs a reference"
+        with torch.no_grad(), reference._autocast():
+            ref_hidden = reference._states(ids, lengths, index)
+        weight, ref_weight, multiplier = plain_heads(self.model, reference.model)
+        dtype = self.options.compute_dtype
+        columns = (column.to(dtype) for column in (hidden, weight, ref_hidden, ref_weight))
+        return full_kl(*columns, temperature=self.options.temperature / multiplier)
 
     def _view(self, micro: Batch, trained: Tensor) -> TokenView:
         columns = {k: v[trained].to(self.device) for k, v in micro.tokens.items()}

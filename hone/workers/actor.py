@@ -10,25 +10,32 @@ from hone.algorithms import PolicyLossParams
 from hone.batch import Batch
 from hone.config.schema.actor import ActorConfig
 from hone.config.schema.ppo import PPOConfig
+from hone.models.heads import plain_heads
 from hone.models.load import load_tokenizer
 from hone.tracking.timing import TrainingCost, measured_peak_flops
 from hone.training.checkpoint import load_engine, save_engine
 from hone.workers.build import actor_engine, reference_engine
+from hone.workers.custom_loss import custom_loss
 from hone.workers.objectives import PolicyObjective
 from hone.workers.settings import RunSettings
 
 
 class ActorWorker:
     def __init__(self, config: PPOConfig, run: RunSettings, peers: Mapping[str, Any]) -> None:
-        self.engine = actor_engine(config, run)
+        self.engine = actor_engine(config, run, peers["ref"].engine if "ref" in peers else None)
+        algorithm = config.algorithm
+        self.exact_reward_kl = algorithm.use_kl_in_reward and algorithm.kl_penalty == "full"
         self.objective = policy_objective(config.actor_rollout_ref.actor)
+        if self.exact_reward_kl or self.objective.kl_kind == "full":
+            plain_heads(self.engine.model, peers["ref"].engine.model)  # refuses now what it would refuse in a step
         model = config.actor_rollout_ref.model
         self.tokenizer = load_tokenizer(config.data.tokenizer or model.path, trust_remote_code=model.trust_remote_code)
 
     def compute_logprobs(self, batch: Batch) -> Batch:
-        """Columns old_logprobs and entropy of the policy as it is now."""
-        columns = self.engine.forward(batch, {"logprobs", "entropy"})
-        return Batch(batch.offsets, {"old_logprobs": columns["logprobs"], "entropy": columns["entropy"]})
+        """Columns old_logprobs and entropy of the policy as it is now, and full_kl where the reward wants it."""
+        exact = {"full_kl"} if self.exact_reward_kl else set()
+        columns = dict(self.engine.forward(batch, {"logprobs", "entropy"} | exact).tokens)
+        return Batch(batch.offsets, {"old_logprobs": columns.pop("logprobs"), **columns})
 
     def update(self, batch: Batch, training_step: int) -> dict[str, float]:
         """One optimiser step on a mini-batch with a `loss_weight` column; metrics without prefix."""
@@ -61,9 +68,9 @@ class ReferenceWorker:
         return Batch(batch.offsets, {"ref_logprobs": self.engine.forward(batch, {"logprobs"})["logprobs"]})
 
 
-def policy_objective(actor: ActorConfig) -> PolicyObjective:
+def loss_params(actor: ActorConfig) -> PolicyLossParams:
     loss = actor.policy_loss
-    params = PolicyLossParams(
+    return PolicyLossParams(
         clip_ratio_low=actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low,
         clip_ratio_high=actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high,
         clip_ratio_c=actor.clip_ratio_c,
@@ -75,10 +82,14 @@ def policy_objective(actor: ActorConfig) -> PolicyObjective:
         kl_cov_ratio=loss.kl_cov_ratio,
         ppo_kl_coef=loss.ppo_kl_coef,
     )
+
+
+def policy_objective(actor: ActorConfig) -> PolicyObjective:
     return PolicyObjective(
-        loss_mode=loss.loss_mode,
-        params=params,
+        loss_mode=actor.policy_loss.loss_mode,
+        params=loss_params(actor),
         entropy_coeff=actor.entropy_coeff,
         kl_kind=actor.kl_loss_type if actor.use_kl_loss else None,
         kl_coef=actor.kl_loss_coef,
+        custom_loss=custom_loss(actor),
     )

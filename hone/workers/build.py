@@ -18,8 +18,8 @@ LOGIT_CHUNK = 1024  # tokens whose logits exist at once with fused kernels
 ACTOR = "actor_rollout_ref.actor"
 
 
-def actor_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
-    """The policy with its optimiser."""
+def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | None) -> TorchEngine:
+    """The policy with its optimiser, and the reference in this process if there is one."""
     policy, actor, rollout = (
         config.actor_rollout_ref.model,
         config.actor_rollout_ref.actor,
@@ -54,6 +54,7 @@ def actor_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
         optimizer=optimizer_of(model, actor.optim),
         schedule=schedule_of(actor.optim, actor.optim.lr_scheduler_type, run.total_steps),
         grad_clip=actor.grad_clip,
+        reference=reference,
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hone.algorithms import PolicyLossInputs, PolicyLossParams, get_policy_loss, kl_estimate, value_loss
+from hone.algorithms import PolicyLoss, PolicyLossInputs, PolicyLossParams, get_policy_loss, kl_estimate, value_loss
 from hone.training.engine import Loss, TokenView
 
 
@@ -18,7 +18,8 @@ from hone.training.engine import Loss, TokenView
 class PolicyObjective:
     """Policy loss - entropy_coeff * entropy + kl_coef * KL(policy, reference), all with the same weights.
 
-    Columns: loss_weight, old_logprobs, advantages; ref_logprobs when kl_kind is set; importance_weights if present.
+    Columns: loss_weight, old_logprobs, advantages; ref_logprobs for a KL that is estimated (the engine gives the exact
+    one); importance_weights and selection if present.
     """
 
     loss_mode: str
@@ -26,10 +27,12 @@ class PolicyObjective:
     entropy_coeff: float = 0.0
     kl_kind: str | None = None
     kl_coef: float = 0.0
+    custom_loss: PolicyLoss | None = None  # in place of loss_mode's
 
     @property
     def want(self) -> frozenset[str]:
-        return frozenset({"logprobs", "entropy"} if self.entropy_coeff else {"logprobs"})
+        extra = {"entropy"} if self.entropy_coeff else set()
+        return frozenset({"logprobs"} | extra | ({"full_kl"} if self.kl_kind == "full" else set()))
 
     def __call__(self, outputs: dict[str, Tensor], batch: TokenView) -> Loss:
         weight, logprobs = batch["loss_weight"], outputs["logprobs"]
@@ -39,21 +42,28 @@ class PolicyObjective:
             advantages=batch["advantages"],
             mask=torch.ones_like(logprobs, dtype=torch.bool),
             segment_ids=batch.segment_ids,
+            selection=batch.columns.get("selection"),
         )
-        token_loss, metrics = get_policy_loss(self.loss_mode)(inputs, self.params)
+        policy_loss = self.custom_loss or get_policy_loss(self.loss_mode)
+        token_loss, metrics = policy_loss(inputs, self.params)
         if "importance_weights" in batch:
             token_loss = token_loss * batch["importance_weights"]
-        policy_loss = (weight * token_loss).sum()
-        total, sums = policy_loss, {"pg_loss": policy_loss.detach()}
+        total = (weight * token_loss).sum()
+        sums = {"pg_loss": total.detach()}
         if self.entropy_coeff:
             entropy = (weight * outputs["entropy"]).sum()
             total = total - self.entropy_coeff * entropy
             sums["entropy_loss"] = entropy.detach()
         if self.kl_kind is not None:
-            kl = (weight * kl_estimate(logprobs, batch["ref_logprobs"], self.kl_kind)).sum()
+            kl = (weight * self._kl(outputs, batch)).sum()
             total = total + self.kl_coef * kl
             sums["kl_loss"] = kl.detach()
         return Loss(total, sums, metrics)
+
+    def _kl(self, outputs: dict[str, Tensor], batch: TokenView) -> Tensor:
+        if self.kl_kind == "full":
+            return outputs["full_kl"]
+        return kl_estimate(outputs["logprobs"], batch["ref_logprobs"], str(self.kl_kind))
 
 
 @dataclass(frozen=True)

@@ -55,17 +55,18 @@ def test_a_default_is_only_refused_where_a_run_needs_another_value(command: str,
     assert default in row.works or follows_another or needs_another
 
 
-@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus", "opo", "gpg", "reward", "none"])
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus", "opo", "gpg", "remax", "reward", "none"])
 def test_what_is_built_is_let_through(estimator: str, runnable: dict[str, list[str]]) -> None:
     argv = [f"algorithm.adv_estimator={estimator}", "actor_rollout_ref.rollout.n=4"]
     load("ppo", [*runnable["ppo"], *argv, "actor_rollout_ref.actor.policy_loss.loss_mode=gspo"])
 
 
 def test_a_key_that_only_matters_with_a_switch_is_free_while_it_is_off(runnable: dict[str, list[str]]) -> None:
-    argv = [*runnable["ppo"], "actor_rollout_ref.actor.kl_loss_type=full"]
+    model = "actor_rollout_ref.model"
+    argv = [*runnable["ppo"], f"{model}.fused_kernel_options.impl_backend=triton"]
     load("ppo", argv)
-    with pytest.raises(ConfigError, match="kl_loss_type"):
-        load("ppo", [*argv, "actor_rollout_ref.actor.use_kl_loss=True"])
+    with pytest.raises(ConfigError, match="impl_backend"):
+        load("ppo", [*argv, f"{model}.use_fused_kernels=True"])
 
 
 def test_the_megatron_preset_is_refused_by_one_problem(runnable: dict[str, list[str]]) -> None:

@@ -10,12 +10,18 @@ import torch
 from hone.algorithms import AdaptiveKL, FixedKL
 from hone.batch import Batch
 from hone.config.schema.algorithm import AlgorithmConfig, KlControl
-from hone.trainers.advantages import add_advantages, add_importance, kl_controller
+from hone.trainers.advantages import add_advantages, add_importance, estimator_of, kl_controller
 from tests.trainers.ragged import random_batch
 
 
 def settings(**changes: object) -> AlgorithmConfig:
     return AlgorithmConfig.model_validate({"adv_estimator": "grpo", **changes})
+
+
+def advantages(
+    batch: Batch, config: AlgorithmConfig, controller: FixedKL | AdaptiveKL
+) -> tuple[Batch, dict[str, float]]:
+    return add_advantages(batch, config, estimator_of(config), controller)
 
 
 def trained_tokens(batch: Batch, row: int) -> list[int]:
@@ -33,7 +39,7 @@ def kl_by_hand(x: float, kind: str) -> float:
 def test_kl_in_the_reward_equals_a_loop_over_trainable_tokens(kind: str, seed: int) -> None:
     batch = random_batch(6, seed=seed)
     config = settings(use_kl_in_reward=True, kl_penalty=kind)
-    found, metrics = add_advantages(batch, config, FixedKL(0.3))
+    found, metrics = advantages(batch, config, FixedKL(0.3))
     expected = torch.zeros(batch.num_tokens)
     means = []
     for row in range(len(batch)):
@@ -51,8 +57,8 @@ def test_kl_in_the_reward_equals_a_loop_over_trainable_tokens(kind: str, seed: i
 def test_what_stands_under_the_mask_never_reaches_a_reward(column: str) -> None:
     batch, config = random_batch(6, seed=3), settings(use_kl_in_reward=True)
     spoiled = batch.with_tokens(**{column: torch.where(batch["response_mask"].bool(), batch[column], torch.nan)})
-    clean, _ = add_advantages(batch, config, FixedKL(0.3))
-    found, metrics = add_advantages(spoiled, config, FixedKL(0.3))
+    clean, _ = advantages(batch, config, FixedKL(0.3))
+    found, metrics = advantages(spoiled, config, FixedKL(0.3))
     for name in ("rewards", "advantages", "returns"):
         assert torch.equal(found[name], clean[name])
     assert all(math.isfinite(value) for value in metrics.values())
@@ -64,14 +70,14 @@ def test_the_adaptive_coefficient_moves_after_it_was_used(target: float, factor:
     controller = kl_controller(control)
     assert isinstance(controller, AdaptiveKL)
     config = settings(use_kl_in_reward=True, kl_penalty="mse")
-    _, metrics = add_advantages(random_batch(6, seed=0), config, controller)
+    _, metrics = advantages(random_batch(6, seed=0), config, controller)
     assert metrics["actor/reward_kl_penalty_coeff"] == 0.5
     assert controller.value == pytest.approx(0.5 * factor)  # 6 trajectories over a horizon of 6
 
 
 def test_the_fixed_coefficient_stays() -> None:
     controller = kl_controller(KlControl(kl_coef=0.5))
-    add_advantages(random_batch(6, seed=0), settings(use_kl_in_reward=True), controller)
+    advantages(random_batch(6, seed=0), settings(use_kl_in_reward=True), controller)
     assert controller.value == 0.5
 
 
@@ -79,7 +85,7 @@ def test_grpo_compares_within_a_prompt_and_leaves_out_what_was_not_scored() -> N
     batch = random_batch(6, seed=4, per_prompt=3).with_rows(
         score=torch.tensor([1.0, 0.0, 9.0, 2.0, 2.0, 2.0]), scored=torch.tensor([True, True, False, True, True, True])
     )
-    found, _ = add_advantages(batch, settings(), FixedKL(0.0))
+    found, _ = advantages(batch, settings(), FixedKL(0.0))
     std = math.sqrt(0.5)
     expected = [0.5 / (std + 1e-6), -0.5 / (std + 1e-6), 0.0, 0.0, 0.0, 0.0]
     for row, value in enumerate(expected):
@@ -116,6 +122,9 @@ def test_masked_weights_and_vetoed_trajectories_leave_the_loss() -> None:
     found, _ = add_importance(batch, settings(rollout_is=True, rollout_is_threshold=1.5, rollout_is_mode="mask"))
     assert torch.equal(found["loss_mask"], mask & (ratio <= 1.5) & (ratio >= 1 / 1.5))
     assert found["loss_mask"].any() and not torch.equal(found["loss_mask"], mask)
+    dropped = settings(rollout_is=True, rollout_is_threshold=1.5, rollout_is_mode="mask", rollout_is_weights=False)
+    unweighted, _ = add_importance(batch, dropped)
+    assert torch.equal(unweighted["loss_mask"], found["loss_mask"]) and "importance_weights" not in unweighted
     found, _ = add_importance(batch, settings(rollout_is=True, rollout_is_mode="veto", rollout_is_veto_threshold=0.3))
     for row in range(len(batch)):
         places = trained_tokens(batch, row)

@@ -31,22 +31,41 @@ class RolloutCorrectionKeys(Node):
     rollout_is_mode: IsMode = key(
         "truncate", "truncate cuts weights at the upper bound, mask drops tokens outside, veto and none set no bound."
     )
+    rollout_is_weights: bool = key(
+        True, "Multiply the loss by the weights; false only drops tokens (mode mask, or the veto)."
+    )
     rollout_is_veto_threshold: float | None = key(
         None, "Drop a trajectory with any token whose weight is below this; null drops none.", gt=0
     )
 
 
+class CustomFunction(Node):
+    """A function of the user's that takes the place of a built-in one of the same signature."""
+
+    path: str | None = key(None, "Python file that defines the function; null takes the built-in one.")
+    name: str | None = key(None, "Name of the function in that file.")
+
+
 class PolicyLossConfig(Node):
     """The policy loss and the numbers that only some of the losses read."""
 
-    loss_mode: LossMode = key("vanilla", "Policy loss; vanilla is PPO's clipped objective.")
+    loss_mode: LossMode = key(
+        "vanilla",
+        "Policy loss; vanilla is PPO's clipped objective. clip_cov and kl_cov pick their tokens among those of a whole "
+        "mini-batch, before its update.",
+    )
     tau_pos: float = key(1.0, "sapo: temperature of the gate where the advantage is positive.", gt=0)
     tau_neg: float = key(1.05, "sapo: temperature of the gate elsewhere.", gt=0)
-    clip_cov_ratio: float = key(0.0002, "clip_cov: share of tokens whose gradient is cut.", ge=0, le=1)
+    clip_cov_ratio: float = key(0.0002, "clip_cov: share of the mini-batch's tokens whose gradient is cut.", ge=0, le=1)
     clip_cov_lb: float = key(1.0, "clip_cov: lower bound of the covariance of a cut token.")
     clip_cov_ub: float = key(5.0, "clip_cov: upper bound of the covariance of a cut token.")
-    kl_cov_ratio: float = key(0.0002, "kl_cov: share of tokens that get a KL penalty.", ge=0, le=1)
-    ppo_kl_coef: float = key(1.0, "kl_cov: weight of that penalty.", ge=0)
+    kl_cov_ratio: float = key(0.0002, "kl_cov: share of the mini-batch's tokens that get a KL penalty.", ge=0, le=1)
+    ppo_kl_coef: float = key(1.0, "kl_cov: weight of that penalty; dro: its temperature tau.", ge=0)
+    custom_loss: CustomFunction = node(
+        CustomFunction,
+        "A loss of the user's in place of loss_mode's: (PolicyLossInputs, PolicyLossParams) -> (loss per token, "
+        "metrics). With loss_mode=clip_cov or kl_cov it receives their selection.",
+    )
 
 
 class CheckpointConfig(Node):
@@ -84,7 +103,7 @@ class ActorConfig(RolloutCorrectionKeys):
     use_prefix_grouper: bool = key(False, "Compute a prompt once for all its responses in the update.")
     use_kl_loss: bool = key(False, "Add the KL to the reference policy to the loss (GRPO).")
     kl_loss_coef: float = key(0.001, "Weight of that KL.", ge=0)
-    kl_loss_type: KlKind = key("low_var_kl", "Estimator of that KL; a trailing + takes the gradient of k2.")
+    kl_loss_type: KlKind = key("low_var_kl", "Estimator of that KL; a + takes the gradient of k2, full is exact.")
     use_torch_compile: bool = key(True, "Compile the log-prob and entropy computation; acts on a GPU.")
     ppo_epochs: int = key(1, "Passes over the trajectories of a step.", ge=1)
     shuffle: bool = key(False, "Shuffle trajectories between mini-batches before each pass.")

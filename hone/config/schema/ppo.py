@@ -47,5 +47,12 @@ class PPOConfig(Node):
         return self.actor_rollout_ref.actor.use_kl_loss or self.algorithm.use_kl_in_reward
 
     @property
+    def needs_ref_logprobs(self) -> bool:
+        """Whether a KL is estimated from the reference's log-probs; the exact one reads its distributions instead."""
+        actor, algorithm = self.actor_rollout_ref.actor, self.algorithm
+        in_loss = actor.use_kl_loss and actor.kl_loss_type != "full"
+        return in_loss or (algorithm.use_kl_in_reward and algorithm.kl_penalty != "full")
+
+    @property
     def ranks(self) -> int:
         return self.trainer.nnodes * self.trainer.n_gpus_per_node

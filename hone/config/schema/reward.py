@@ -43,9 +43,9 @@ class SandboxFusion(Node):
 class OverlongBuffer(Node):
     """DAPO's soft penalty for responses that come close to the length limit."""
 
-    enable: bool = key(False, "Lower the score of long responses.")
-    len: int = key(0, "Tokens before the limit where the penalty starts.", ge=0)
-    penalty_factor: float = key(1.0, "Penalty at the limit.", ge=0)
+    enable: bool = key(False, "Add a penalty to the score of long responses.")
+    len: int = key(0, "Tokens before data.max_response_length where it starts.", ge=0)
+    penalty_factor: float = key(1.0, "Penalty at the limit; before it, it grows with the length.", ge=0)
 
 
 class RewardModelConfig(Node):

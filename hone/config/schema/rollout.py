@@ -97,7 +97,10 @@ class RolloutConfig(SamplingKeys):
     repetition_penalty: float = key(1.0, "Divides the logits of tokens that were seen; 1 changes nothing.", gt=0)
     stop: list[str] = key([], "Texts that end a response.")
     stop_token_ids: list[int] = key([], "Token ids that end a response, next to the end token.")
-    use_fire_sampling: bool = key(False, "Sample the first token at a very high temperature (FIRE).")
+    use_fire_sampling: bool = key(
+        False, "Training: draw the first token of a response at fire_temperature, from the whole vocabulary (FIRE)."
+    )
+    fire_temperature: float = key(30.0, "Temperature of that first token.", gt=0)
     calculate_log_probs: bool = key(False, "Keep the sampler's own log-probs, for diagnostics and rollout_is.")
     verify_weights: Literal["first", "always", "never"] = key(
         "first", "After which weight hand-overs the engine's log-probs are compared with the trainer's."

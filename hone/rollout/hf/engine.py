@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -37,6 +37,14 @@ class Request:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+
+    @property
+    def sampling_now(self) -> Sampling:
+        """How the next token is drawn: the first one may have a temperature of its own, and is then not cut."""
+        first = self.sampling.first_temperature
+        if first is None or self.token_ids:
+            return self.sampling
+        return replace(self.sampling, temperature=first, top_k=-1, top_p=1.0, min_p=0.0)
 
     @property
     def stop_reason(self) -> str | None:
@@ -166,6 +174,7 @@ class HFEngine:
         layout = PrefillLayout(self.cache, lengths, of_slot, first, self.model.device)
         last = torch.tensor(lengths).cumsum(0) - 1
         self._advance([t for p in prompts for t in p], layout, first=first, pick=last[torch.tensor(of_slot)])
+        self._rows = None  # the first token may have had parameters of its own
 
     def _decode(self) -> None:
         positions = torch.tensor([len(r.prompt_ids) + len(r.token_ids) - 1 for r in self.running])
@@ -197,7 +206,7 @@ class HFEngine:
 
     def _sampling_rows(self, first: int, device: torch.device) -> RowSampling:
         if self._rows is None or first:
-            params = [r.sampling for r in self.running[first:]]
+            params = [r.sampling_now for r in self.running[first:]]
             rows = RowSampling(
                 torch.tensor([p.temperature for p in params], dtype=torch.float32, device=device),
                 torch.tensor([p.top_k for p in params], device=device),

@@ -1,0 +1,59 @@
+"""Scores as columns: what the reward function said, the penalty on long responses, the baseline of a greedy one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hone.algorithms import overlong_penalty
+from hone.batch import Batch
+from hone.config.schema.reward import OverlongBuffer
+from hone.rewards.manager import Reward
+from hone.trainers.sampling import Sampled
+
+
+class Scoring:
+    """How rewards become numbers; `max_response_length` is where the penalty is largest."""
+
+    def __init__(self, overlong: OverlongBuffer, max_response_length: int) -> None:
+        self.overlong = overlong
+        self.max_response_length = max_response_length
+
+    def penalties(self, response_lengths: Tensor) -> Tensor:
+        """[N] what is added to the scores: at most 0."""
+        if not self.overlong.enable:
+            return torch.zeros(len(response_lengths))
+        return overlong_penalty(
+            response_lengths, self.max_response_length, self.overlong.len, self.overlong.penalty_factor
+        )
+
+    def add_scores(self, batch: Batch, rewards: Sequence[Reward]) -> tuple[Batch, dict[str, float]]:
+        """Row columns score, scored (False where the reward function said None) and penalty."""
+        penalties = self.penalties(batch.lengths - batch["prompt_length"])
+        batch = batch.with_rows(score=_scores(rewards), scored=_scored(rewards), penalty=penalties)
+        return batch, {"overlong/penalty/mean": float(penalties.mean())} if self.overlong.enable else {}
+
+    def add_greedy_rewards(self, batch: Batch, greedy: Sampled) -> tuple[Batch, dict[str, float]]:
+        """Row column greedy_reward; a trajectory whose baseline is not scored counts as not scored itself."""
+        rewards = greedy.rewards()
+        shaped = _scores(rewards) + self.penalties(torch.tensor([len(t.response_ids) for t in greedy.trajectories]))
+        place = {sample.uid: i for i, sample in enumerate(greedy.samples)}
+        of_row = torch.tensor([place[uid] for uid in batch["uid"]])
+        scored = _scored(rewards)
+        metrics = {"critic/greedy_reward/mean": float(shaped[scored].mean())} if bool(scored.any()) else {}
+        return batch.with_rows(greedy_reward=shaped[of_row], scored=batch["scored"] & scored[of_row]), metrics
+
+
+def shaped_scores(batch: Batch) -> Tensor:
+    """[N] the scores with their penalties, which advantages are made of."""
+    return batch["score"] + batch["penalty"] if "penalty" in batch else batch["score"]
+
+
+def _scores(rewards: Sequence[Reward]) -> Tensor:
+    return torch.tensor([0.0 if r.score is None else r.score for r in rewards])
+
+
+def _scored(rewards: Sequence[Reward]) -> Tensor:
+    return torch.tensor([r.score is not None for r in rewards])
