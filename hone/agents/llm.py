@@ -14,7 +14,7 @@ from hone.rollout.interface import Completion, RolloutEngine, Sampling
 
 @dataclass
 class LLM:
-    """A rollout engine with the sampling parameters of one trajectory. `max_tokens` counts all turns together."""
+    """A rollout engine with the sampling parameters of one trajectory; `sampling.max_tokens` bounds each call."""
 
     engine: RolloutEngine
     sampling: Sampling
@@ -27,7 +27,7 @@ class LLM:
         """
         sampling = dataclasses.replace(
             self.sampling,
-            max_tokens=max_tokens or self.sampling.max_tokens,
+            max_tokens=self.sampling.max_tokens if max_tokens is None else max_tokens,
             first_temperature=None if self.calls else self.sampling.first_temperature,
             seed=self.sampling.seed + self.calls * 0x5851F42D4C957F2D,
         )

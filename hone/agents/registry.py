@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from hone.agents.llm import Agent
 from hone.errors import UserError
+from hone.user_code import run_file
 
 AGENTS: dict[str, Callable[[], Agent]] = {}
 T = TypeVar("T", bound=Callable[[], Agent])
@@ -34,7 +33,4 @@ def make_agent(name: str) -> Agent:
 
 def load_agents(path: str) -> None:
     """Runs a user's Python file, so that its decorators register its agents."""
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise UserError(f"actor_rollout_ref.rollout.agent.agent_loop_path: there is no file {path!r}")
-    runpy.run_path(str(file))
+    run_file(path, key="actor_rollout_ref.rollout.agent.agent_loop_path")

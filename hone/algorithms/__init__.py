@@ -1,6 +1,8 @@
 """The maths of RL for language models: pure functions on tensors, which know no configuration, process or file."""
 
-from .advantages import (
+from . import group_advantages as group_advantages  # noqa: PLC0414  registers its estimators
+from . import token_advantages as token_advantages  # noqa: PLC0414
+from .advantage_inputs import (
     ADVANTAGE_ESTIMATORS,
     AdvantageInputs,
     Estimator,

@@ -31,11 +31,16 @@ class Algorithm(str, Enum):
 
 @dataclass(frozen=True)
 class Stage:
-    """One command, and the files from which its figures are read."""
+    """One command, what it leaves behind, and the file from which its figures are read."""
 
     name: str
     command: list[str]
+    output: Path
     figures: Path | None = None
+
+    @property
+    def text(self) -> str:
+        return shlex.join(["hone", *self.command])
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,9 @@ def demo(
     plan = SHORT if short else Plan(rl_steps=RL_STEPS[algorithm])
     directory = output or Path("runs") / f"demo-{algorithm.value}-{seed}{'-short' if short else ''}"
     directory.mkdir(parents=True, exist_ok=True)
-    records = [_run_stage(stage, directory) for stage in stages(algorithm, seed, plan, directory)]
+    planned = list(stages(algorithm, seed, plan, directory))
+    _claim(directory, [stage.text for stage in planned])
+    records = [_run_stage(stage, directory) for stage in planned]
     summary = {
         "accuracy_before": _accuracy(directory / "before.json"),
         "accuracy_after": _accuracy(directory / "after.json"),
@@ -84,12 +91,14 @@ def stages(algorithm: Algorithm, seed: int, plan: Plan, d: Path) -> Iterator[Sta
     """The demo's commands, in order. `d` is the run directory."""
     sft_model = d / "sft" / f"global_step_{plan.sft_steps}" / "model" / "huggingface"
     rl_model = d / "rl" / f"global_step_{plan.rl_steps}" / "actor" / "huggingface"
-    yield Stage("data", ["data", "arithmetic", "--output", f"{d}/data", "--seed", f"{seed}"])
+    yield Stage(
+        "data", ["data", "arithmetic", "--output", f"{d}/data", "--seed", f"{seed}"], d / "data" / "test.parquet"
+    )
     model = ["model", "tiny", "--output", f"{d}/model", "--corpus", f"{d}/data/train.parquet", "--seed", f"{seed}"]
-    yield Stage("model", model)
-    yield Stage("sft", ["sft", *_sft(seed, plan, d)], d / "sft" / "metrics.jsonl")
+    yield Stage("model", model, d / "model" / "config.json")
+    yield Stage("sft", ["sft", *_sft(seed, plan, d)], sft_model, d / "sft" / "metrics.jsonl")
     yield from _measure("before", sft_model, d)
-    yield Stage("rl", ["ppo", *_rl(algorithm, seed, plan, d, sft_model)], d / "rl" / "metrics.jsonl")
+    yield Stage("rl", ["ppo", *_rl(algorithm, seed, plan, d, sft_model)], rl_model, d / "rl" / "metrics.jsonl")
     yield from _measure("after", rl_model, d)
 
 
@@ -172,19 +181,26 @@ def _measure(when: str, model: Path, d: Path) -> Iterator[Stage]:
         "rollout.prompt_length=100",
         "rollout.response_length=28",
     ]
-    yield Stage(f"generate {when}", ["generate", *generate], responses.with_suffix(".stats.json"))
-    yield Stage(f"eval {when}", ["eval", f"data.path={responses}", f"output_path={d}/{when}.json"])
+    yield Stage(f"generate {when}", ["generate", *generate], responses, responses.with_suffix(".stats.json"))
+    yield Stage(f"eval {when}", ["eval", f"data.path={responses}", f"output_path={d}/{when}.json"], d / f"{when}.json")
+
+
+def _claim(directory: Path, commands: list[str]) -> None:
+    """A directory belongs to one list of commands: a stage would otherwise go on from what other commands left."""
+    file = directory / "commands.json"
+    if not file.is_file():
+        _write(file, commands)
+    elif json.loads(file.read_text()) != commands:
+        raise UserError(f"{directory} holds a demo of other commands; delete it, or choose another --output")
 
 
 def _run_stage(stage: Stage, directory: Path) -> dict[str, Any]:
-    """Runs the command unless the very same one has finished before; its record says how long it took."""
+    """Runs the command unless it has finished before and its output is still there; gives name, seconds and speed."""
     done = directory / "stages" / f"{stage.name.replace(' ', '_')}.json"
-    text = shlex.join(["hone", *stage.command])
-    console.print(f"\n$ {text}", style="bold", markup=False)
-    record = json.loads(done.read_text()) if done.is_file() else {}
-    if record.get("command") == text:
+    console.print(f"\n$ {stage.text}", style="bold", markup=False)
+    if done.is_file() and stage.output.exists():
         console.print("already done", style="dim")
-        return _without_command(record)
+        return json.loads(done.read_text())
     begun = time.perf_counter()
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     result = subprocess.run([sys.executable, "-m", "hone", *stage.command], env=environment, check=False)
@@ -192,17 +208,17 @@ def _run_stage(stage: Stage, directory: Path) -> dict[str, Any]:
         raise UserError(
             f"the stage {stage.name!r} failed (exit code {result.returncode}); its own message stands above"
         )
-    record = {"name": stage.name, "command": text, "seconds": round(time.perf_counter() - begun, 2)}
+    record = {"name": stage.name, "seconds": round(time.perf_counter() - begun, 2)}
     record["tokens_per_second"] = _tokens_per_second(stage.figures)
     done.parent.mkdir(exist_ok=True)
-    temporary = done.with_suffix(".tmp")
-    temporary.write_text(json.dumps(record))
-    temporary.replace(done)
-    return _without_command(record)
+    _write(done, record)
+    return record
 
 
-def _without_command(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key != "command"}
+def _write(file: Path, content: Any) -> None:
+    temporary = file.with_suffix(".tmp")
+    temporary.write_text(json.dumps(content))
+    temporary.replace(file)
 
 
 def _tokens_per_second(figures: Path | None) -> float | None:

@@ -1,7 +1,6 @@
 """Rewards: rule scorers by data source, user functions, and the manager that gives every trajectory one score."""
 
-from hone.rewards.custom import load_function
 from hone.rewards.manager import Reward, RewardManager
 from hone.rewards.scorers import default_compute_score, register
 
-__all__ = ["Reward", "RewardManager", "default_compute_score", "load_function", "register"]
+__all__ = ["Reward", "RewardManager", "default_compute_score", "register"]

@@ -19,8 +19,8 @@ from hone.algorithms import (
 from hone.batch import Batch
 from hone.config.schema.algorithm import AlgorithmConfig, KlControl
 from hone.errors import UserError
-from hone.rewards.custom import load_function, shapes
 from hone.trainers.scoring import shaped_scores
+from hone.user_code import load_function, shapes
 
 
 def kl_controller(control: KlControl) -> FixedKL | AdaptiveKL:

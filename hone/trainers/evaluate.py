@@ -11,11 +11,11 @@ from hone.config import Loaded
 from hone.config.schema.generation import EvaluationConfig
 from hone.data.files import read_rows
 from hone.errors import UserError
-from hone.rewards.custom import load_function
 from hone.rewards.manager import Reward, RewardManager
 from hone.rewards.scorers import default_compute_score
 from hone.tracking.console import console
 from hone.trainers.metrics import validation_metrics
+from hone.user_code import load_function
 
 
 def evaluate(loaded: Loaded) -> dict[str, float]:

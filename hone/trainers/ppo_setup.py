@@ -18,7 +18,6 @@ from hone.data.order import BatchOrder
 from hone.data.prompts import PromptDataset
 from hone.models.load import load_tokenizer
 from hone.models.precision import pick_device
-from hone.rewards.custom import load_function
 from hone.rewards.manager import RewardManager
 from hone.rewards.scorers import default_compute_score
 from hone.tracking.loggers import Tracker
@@ -27,6 +26,7 @@ from hone.tracking.timing import TrainingCost
 from hone.trainers.sampling import Sampler
 from hone.trainers.token_selection import token_selector
 from hone.trainers.updates import UpdatePlan
+from hone.user_code import load_function
 from hone.workers.actor import ActorWorker, ReferenceWorker, loss_params
 from hone.workers.critic import CriticWorker
 from hone.workers.rollout import RolloutWorker

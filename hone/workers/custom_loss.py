@@ -10,7 +10,7 @@ from torch import Tensor
 from hone.algorithms import Metrics, PolicyLoss, PolicyLossInputs, PolicyLossParams
 from hone.config.schema.actor import ActorConfig
 from hone.errors import UserError
-from hone.rewards.custom import load_function, shapes
+from hone.user_code import load_function, shapes
 
 
 def custom_loss(actor: ActorConfig) -> PolicyLoss | None:

@@ -147,5 +147,13 @@ def test_a_users_file_registers_agents(agents, tmp_path):
 
 
 def test_a_missing_agent_file_is_named_with_its_key(tmp_path):
-    with pytest.raises(UserError, match="rollout.agent.agent_loop_path: there is no file .*nowhere.py"):
+    with pytest.raises(UserError, match="rollout.agent.agent_loop_path=.*nowhere.py: there is no such file"):
         load_agents(str(tmp_path / "nowhere.py"))
+
+
+@pytest.mark.parametrize("text", ["import no_such_package", "def f(:", "1 / 0"])
+def test_a_mistake_inside_an_agents_file_is_one_message(tmp_path, text):
+    path = tmp_path / "mine.py"
+    path.write_text(text + "\n")
+    with pytest.raises(UserError, match=r"agent_loop_path=.*mine\.py fails when it is loaded"):
+        load_agents(str(path))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hone.cli.demo import SHORT, Algorithm, stages
+from hone.cli import demo as demo_module
+from hone.cli.demo import SHORT, Algorithm, Stage, stages
 from hone.cli.main import main
 from hone.config import load
 
@@ -36,6 +38,40 @@ def test_every_stage_is_a_command_whose_configuration_can_run(algorithm: Algorit
     assert names == [
         "data", "model", "sft", "generate before", "eval before", "rl", "generate after", "eval after"
     ]  # fmt: skip
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A demo of one quick stage, whose command writes out.json."""
+    out = tmp_path / "demo" / "out.json"
+
+    def quick(algorithm: Algorithm, seed: int, *_: object) -> Iterator[Stage]:
+        yield Stage("show", ["data", "arithmetic", "--output", str(out.parent), "--train-size", "4", "--test-size", "2",
+                             "--seed", str(seed)], out.parent / "test.parquet")  # fmt: skip
+
+    monkeypatch.setattr(demo_module, "stages", quick)
+    monkeypatch.setattr(demo_module, "_accuracy", lambda path: 0.5)
+    return out.parent
+
+
+def test_a_finished_stage_is_kept_and_one_whose_output_is_gone_runs_again(
+    copied: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--output", str(copied)) == 0
+    assert run("--output", str(copied)) == 0
+    assert capfd.readouterr().out.count("already done") == 1
+    (copied / "test.parquet").unlink()
+    assert run("--output", str(copied)) == 0
+    assert capfd.readouterr().out.count("already done") == 0
+    assert (copied / "test.parquet").is_file()
+
+
+def test_a_directory_of_other_commands_is_refused(copied: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("--output", str(copied)) == 0
+    before = (copied / "test.parquet").read_bytes()
+    assert run("--output", str(copied), "--seed", "1") == 2
+    assert "holds a demo of other commands" in capfd.readouterr().err
+    assert (copied / "test.parquet").read_bytes() == before
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def test_greedy_tokens_equal_transformers_generate(family):
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
-@pytest.mark.parametrize("family", ["qwen3", "gemma2", "mistral"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_logprobs_equal_those_the_trainer_computes(family, temperature):
     model = tiny(family)
     requests = sampled(3, temperature=temperature)
@@ -67,8 +67,7 @@ def test_logprobs_equal_those_the_trainer_computes(family, temperature):
     trainer = TorchEngine(model, scoring=MicroBatching(4), options=ForwardOptions(temperature=temperature))
     expected = trainer.forward(batch, {"logprobs"})["logprobs"][batch["response_mask"].bool()]
     found = torch.tensor([value for c in completions for value in c.logprobs])
-    assert (found.exp() - expected.exp()).abs().max() < 1e-5
-    assert (found - expected).abs().max() < 5e-5
+    assert (found - expected).abs().max() < 1e-5
 
 
 def test_the_same_seed_gives_the_same_tokens_whatever_else_is_in_the_batch():

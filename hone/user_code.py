@@ -1,4 +1,5 @@
-"""Loads a function of the user's from a Python file: a reward function, an advantage estimator, a policy loss."""
+"""Python files of the user's: reward functions, advantage estimators, policy losses, agents. Their mistakes become
+one message that names the key."""
 
 import importlib.util
 import inspect
@@ -20,15 +21,12 @@ def load_function(
 
     `section` holds the keys `path` and `name` that the user set, for messages.
     """
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise UserError(f"{section}.path={path}: there is no such file (the working directory is {Path.cwd()}).")
-    module = _execute(file, f"{section}.path")
+    module = run_file(path, key=f"{section}.path")
     function = getattr(module, name, None)
     if not callable(function):
         defined = [n for n, f in inspect.getmembers(module, inspect.isfunction) if f.__module__ == module.__name__]
         raise UserError(
-            f"{section}.name={name}: {file} defines {', '.join(defined) or 'no function'}. Name one of its own."
+            f"{section}.name={name}: {path} defines {', '.join(defined) or 'no function'}. Name one of its own."
         )
     return function
 
@@ -44,7 +42,11 @@ def shapes(result: Any) -> str:
     return type(result).__name__
 
 
-def _execute(file: Path, key: str) -> ModuleType:
+def run_file(path: str | Path, *, key: str) -> ModuleType:
+    """Executes the file once, like an import; `key` is where the user named it, for messages."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise UserError(f"{key}={path}: there is no such file (the working directory is {Path.cwd()}).")
     spec = importlib.util.spec_from_file_location(f"hone_custom_{file.stem}_{abs(hash(file.resolve()))}", file)
     if spec is None or spec.loader is None:
         raise UserError(f"{key}={file}: expected a Python file ending in .py.")

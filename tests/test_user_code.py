@@ -1,7 +1,7 @@
 import pytest
 
 from hone.errors import UserError
-from hone.rewards import load_function
+from hone.user_code import load_function
 
 
 def write(tmp_path, text):
