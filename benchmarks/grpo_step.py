@@ -3,7 +3,8 @@
     python benchmarks/grpo_step.py [--threads 2] [--steps 5] [--skip-trl]
 
 Equal work: the same random weights, the same prompts, no early end (every response has 32 tokens), one optimiser step
-per rollout, no reference model, a reward by rule. Steps of the two alternate, so that both see the same machine.
+per rollout, no reference model, a reward by rule. hone runs twice: each response with its own prompt as in TRL, and
+with every prompt computed once (use_prefix_grouper). Steps alternate, so that all see the same machine.
 TRL is an extra of this benchmark only: pip install "hone-rl[bench]".
 """
 
@@ -13,6 +14,8 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,7 +27,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 PROMPTS, SAMPLES, NEW_TOKENS, TOKENS_PER_MICRO_BATCH = 64, 8, 32, 2048
-PARTS = ("gen", "old_log_prob", "update_actor")
+PARTS = ("gen", "update_actor")
 
 
 def prepare(directory: Path) -> tuple[Path, Path]:
@@ -39,7 +42,11 @@ def prepare(directory: Path) -> tuple[Path, Path]:
     return train, make_tiny_model(directory / "model", texts=texts)
 
 
-def hone_steps(train: Path, model: Path, directory: Path) -> Iterator[dict[str, float]]:
+def shared_steps(train: Path, model: Path, directory: Path) -> Iterator[dict[str, float]]:
+    return hone_steps(train, model, directory, shared=True)
+
+
+def hone_steps(train: Path, model: Path, directory: Path, *, shared: bool = False) -> Iterator[dict[str, float]]:
     """Seconds of each part of a step, one step at a time."""
     from hone.cluster import LocalExecutor
     from hone.config import load
@@ -57,6 +64,7 @@ def hone_steps(train: Path, model: Path, directory: Path) -> Iterator[dict[str, 
         f"actor_rollout_ref.model.path={model}",
         "actor_rollout_ref.model.use_remove_padding=True",
         f"{actor}.ppo_mini_batch_size={PROMPTS}",
+        f"{actor}.use_prefix_grouper={shared}",
         f"{actor}.use_dynamic_bsz=True",
         f"{actor}.ppo_max_token_len_per_gpu={TOKENS_PER_MICRO_BATCH}",
         f"{rollout}.name=hf",
@@ -64,7 +72,7 @@ def hone_steps(train: Path, model: Path, directory: Path) -> Iterator[dict[str, 
         f"{rollout}.ignore_eos=True",
         "trainer.n_gpus_per_node=1",
         "trainer.logger=[]",
-        f"trainer.default_local_dir={directory}/hone",
+        f"trainer.default_local_dir={directory}",
     ]
     trainer = PPOTrainer(load("ppo", overrides), LocalExecutor())
     for step in range(1_000):
@@ -75,27 +83,26 @@ def hone_steps(train: Path, model: Path, directory: Path) -> Iterator[dict[str, 
 
 
 def trl_steps(train: Path, model: Path, directory: Path) -> Iterator[dict[str, float]]:
-    """Seconds of TRL's training step; its generation is timed inside."""
+    """Seconds of TRL's training step and of its generation; its own loop runs in a thread, a step when asked."""
     import threading
     from queue import Queue
 
     asked: Queue[bool] = Queue()
     answers: Queue[Any] = Queue()
-    threading.Thread(target=_train_with_trl, args=(train, model, directory, asked, answers), daemon=True).start()
+
+    def train_with_trl() -> None:
+        try:
+            _trl_trainer(train, model, directory, asked, answers).train()
+        except BaseException as error:
+            answers.put(error)
+
+    threading.Thread(target=train_with_trl, daemon=True).start()
     while True:
         asked.put(True)
         answer = answers.get()
         if isinstance(answer, BaseException):
             raise answer
         yield answer
-
-
-def _train_with_trl(train: Path, model: Path, directory: Path, asked: Any, answers: Any) -> None:
-    """Runs TRL's own loop in a thread, one step whenever it is asked for one."""
-    try:
-        _trl_trainer(train, model, directory, asked, answers).train()
-    except BaseException as error:
-        answers.put(error)
 
 
 def _trl_trainer(train: Path, model: Path, directory: Path, asked: Any, answers: Any) -> Any:
@@ -128,7 +135,7 @@ def _trl_trainer(train: Path, model: Path, directory: Path, asked: Any, answers:
         {"prompt": r["prompt"], "truth": r["reward_model"]["ground_truth"]} for r in pq.read_table(train).to_pylist()
     ]
     arguments = GRPOConfig(
-        output_dir=str(directory / "trl"),
+        output_dir=str(directory),
         per_device_train_batch_size=PROMPTS * SAMPLES,
         gradient_accumulation_steps=1,
         num_generations=SAMPLES,
@@ -159,17 +166,65 @@ def _trl_trainer(train: Path, model: Path, directory: Path, asked: Any, answers:
 
 
 def medians(steps: list[dict[str, float]]) -> dict[str, float]:
-    return {name: statistics.median(step.get(name, 0.0) for step in steps) for name in steps[0]}
+    for step in steps:
+        step["rest"] = step["step"] - sum(step[part] for part in PARTS)
+    return {name: statistics.median(step[name] for step in steps) for name in steps[0]}
 
 
-def report(hone: dict[str, float], trl: dict[str, float] | None) -> None:
-    rest = hone["step"] - sum(hone[part] for part in PARTS)
-    print(f"hone  step {hone['step']:.2f} s = gen {hone['gen']:.2f} + log-probs {hone['old_log_prob']:.2f} ", end="")
-    print(f"+ update {hone['update_actor']:.2f} + rest {rest:.2f} ({rest / hone['step']:.1%})")
-    if trl is not None:
-        print(f"TRL   step {trl['step']:.2f} s = gen {trl['gen']:.2f} + update {trl['update_actor']:.2f}")
-        print(f"hone is {trl['step'] / hone['step']:.2f} times as fast as TRL on equal work")
-    print(json.dumps({"hone": hone, "trl": trl}))
+def report(name: str, seconds: dict[str, float], trl: dict[str, float] | None) -> None:
+    rest = seconds["rest"]
+    print(
+        f"{name:12} step {seconds['step']:.2f} s = gen {seconds['gen']:.2f} + update {seconds['update_actor']:.2f} ",
+        end="",
+    )
+    print(f"+ rest {rest:.2f} ({rest / seconds['step']:.1%})", end="")
+    print(f"; {trl['step'] / seconds['step']:.2f} times as fast as TRL" if trl else "")
+
+
+SIDES = {"hone": hone_steps, "hone-shared": shared_steps, "TRL": trl_steps}
+
+
+def serve(side: str, directory: Path) -> None:
+    """Runs as a process of its own: a step for every line on stdin, its seconds as a line of JSON on stdout."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever the libraries print goes to stderr
+    steps = SIDES[side](directory / "data" / "train.parquet", directory / "model", directory / side)
+    for _ in sys.stdin:
+        print(json.dumps(next(steps)), file=answers, flush=True)
+    os._exit(0)  # TRL's loop still waits for its next step
+
+
+class Side:
+    """One of the two, in its own process: OpenMP spins less as soon as one process has more threads than cores."""
+
+    def __init__(self, name: str, directory: Path, threads: int) -> None:
+        command = [sys.executable, __file__, "--side", name, "--directory", str(directory), "--threads", str(threads)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def step(self) -> dict[str, float]:
+        assert self.process.stdin and self.process.stdout
+        print("step", file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit("a side of the benchmark ended early; its error stands above")
+        return dict(json.loads(line))
+
+
+def measure(directory: Path, options: argparse.Namespace) -> None:
+    prepare(directory)
+    sides = {name: Side(name, directory, options.threads) for name in SIDES if name != "TRL" or not options.skip_trl}
+    for side in sides.values():  # the first step pays for warming up
+        side.step()
+    seconds: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+    for _ in range(options.steps):
+        for name, side in sides.items():
+            seconds[name].append(side.step())
+    parts = {name: medians(steps) for name, steps in seconds.items()}
+    for name, median in parts.items():
+        report(name, median, parts.get("TRL"))
+    print(json.dumps(parts))
+    for side in sides.values():
+        side.process.kill()
 
 
 def main() -> None:
@@ -177,24 +232,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--skip-trl", action="store_true")
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    import torch
+    if options.side:
+        import torch
 
-    torch.set_num_threads(options.threads)
+        torch.set_num_threads(options.threads)
+        serve(options.side, options.directory)
     with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        train, model = prepare(directory)
-        runs = {"hone": hone_steps(train, model, directory)}
-        if not options.skip_trl:
-            runs["trl"] = trl_steps(train, model, directory)
-        for run in runs.values():  # the first step pays for warming up
-            next(run)
-        seconds: dict[str, list[dict[str, float]]] = {who: [] for who in runs}
-        for _ in range(options.steps):
-            for who, run in runs.items():
-                seconds[who].append(next(run))
-        report(medians(seconds["hone"]), medians(seconds["trl"]) if "trl" in seconds else None)
-        os._exit(0)  # TRL's loop still waits for its next step
+        measure(Path(name), options)
 
 
 if __name__ == "__main__":

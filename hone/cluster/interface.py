@@ -31,7 +31,7 @@ class WorkerGroup(Protocol):
     def map(self, method: str, batch: Batch, **arguments: Any) -> Any:
         """Splits the batch over data-parallel ranks and joins the results in the batch's order.
 
-        Workers return a Batch of the same rows, or metrics that are already those of all ranks.
+        Workers return a Batch of the same rows, or metrics that are already those of all ranks, or a pair of both.
         """
         ...
 

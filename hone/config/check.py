@@ -24,6 +24,7 @@ def cross_field_problems(config: Node) -> Iterator[Problem]:
         yield from _clip_ranges(config)
         yield from _sampling(config)
         yield from _token_caps(config)
+        yield from _shared_prompts(config)
         yield from _corrections(config)
         yield from _validation(config)
     if isinstance(config, SFTConfig):
@@ -164,6 +165,14 @@ def _small_cap(key: str, cap: int, longest: int, formula: str) -> Problem:
     wrong = f"{cap} tokens cannot hold one trajectory of {formula} = {longest}"
     involves = tuple(part for part in formula.split(" + "))
     return Problem(key, wrong, f"{longest} or more", f"set {key}={longest}", involves)
+
+
+def _shared_prompts(config: PPOConfig) -> Iterator[Problem]:
+    role = config.actor_rollout_ref
+    if role.actor.use_prefix_grouper and not role.model.use_remove_padding:
+        key, packing = f"{ACTOR}.use_prefix_grouper", "actor_rollout_ref.model.use_remove_padding"
+        wrong = f"is true, but with {packing}=False every response is padded behind its own prompt"
+        yield Problem(key, wrong, "packed sequences", f"set {packing}=True", (packing,))
 
 
 def _corrections(config: PPOConfig) -> Iterator[Problem]:

@@ -148,7 +148,6 @@ _ACTOR = (
              instead=f"set {MODEL}.use_fused_kernels=True, which keeps no [tokens, vocab] tensor"),
     NotBuilt(f"{ACTOR}.entropy_from_logits_with_chunking", (False,), "chunks of logits",
              instead=f"set {MODEL}.use_fused_kernels=True, which works in chunks of tokens"),
-    NotBuilt(f"{ACTOR}.use_prefix_grouper", (False,), "sharing prompts in the update"),
     NotBuilt(f"{ACTOR}.ulysses_sequence_parallel_size", (1,), ONE_PROCESS),
     NotBuilt(f"{MODEL}.use_liger", (False,), "Liger kernels"),
     NotBuilt(f"{MODEL}.fused_kernel_options.impl_backend", ("torch",), "triton kernels",

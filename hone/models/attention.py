@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from hone.errors import UserError
+from hone.models.rectangles import Rectangles, similar
 
 IMPLEMENTATION = "hone"
 LAYER_TYPES = {"full_attention", "sliding_attention"}
@@ -104,74 +105,16 @@ class PackedLayout:
     """
 
     def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu") -> None:
-        starts = torch.tensor([0, *lengths]).cumsum(0)
         self.position_ids = torch.cat([torch.arange(n) for n in lengths])[None].to(device)
-        self.buckets: list[tuple[int, int]] = []  # (sequences, padded length)
-        gather, places = [], torch.empty(int(starts[-1]), dtype=torch.int64)
-        filled = 0
-        for rows in _buckets(lengths):
-            width = lengths[rows[0]]
-            for row in rows:
-                index = torch.arange(width)
-                gather.append(starts[row] + index.clamp(max=lengths[row] - 1))
-                places[starts[row] : starts[row + 1]] = filled + index[: lengths[row]]
-                filled += width
-            self.buckets.append((len(rows), width))
-        self.gather = torch.cat(gather).to(device)  # [padded tokens] which token stands at each place of the rectangles
-        self.places = places.to(device)  # [tokens] where each token stands in the rectangles
+        self.rectangles = Rectangles(lengths, similar(lengths, range(len(lengths))), device)
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, softcap: float | None
     ) -> Tensor:
-        sizes = [rows * width for rows, width in self.buckets]
-        rectangles = [_Pad.apply(x, self.gather, self.places).split(sizes) for x in (q, k, v)]
-        outputs = []
-        for (rows, width), q_, k_, v_ in zip(self.buckets, *rectangles, strict=True):
-            shaped = [x.view(rows, width, *x.shape[1:]).transpose(1, 2) for x in (q_, k_, v_)]
-            out = causal_attention(*shaped, scale=scale, window=window, softcap=softcap)
-            outputs.append(out.transpose(1, 2).reshape(rows * width, *out.shape[1::2]))
-        return _Unpad.apply(torch.cat(outputs), self.places)
-
-
-class _Pad(torch.autograd.Function):
-    """tokens -> rectangles. What stands on padding is seen by padding alone, so no gradient comes back from there, and
-    the backward pass is a plain gather instead of a sum over duplicates."""
-
-    @staticmethod
-    def forward(ctx: Any, tokens: Tensor, gather: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(places)
-        return tokens.index_select(0, gather)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (places,) = ctx.saved_tensors
-        return grad.index_select(0, places), None, None
-
-
-class _Unpad(torch.autograd.Function):
-    """rectangles -> tokens; padding gets a gradient of exactly zero."""
-
-    @staticmethod
-    def forward(ctx: Any, rectangles: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(places)
-        ctx.size = len(rectangles)
-        return rectangles.index_select(0, places)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (places,) = ctx.saved_tensors
-        return grad.new_zeros(ctx.size, *grad.shape[1:]).index_copy_(0, places, grad), None
-
-
-def _buckets(lengths: Sequence[int], fill: float = 0.85) -> list[list[int]]:
-    """Rows in groups, longest first, so that the shortest of a group is at least `fill` of its longest."""
-    groups: list[list[int]] = []
-    for row in sorted((i for i, n in enumerate(lengths) if n), key=lambda i: -lengths[i]):
-        if groups and lengths[row] >= fill * lengths[groups[-1][0]]:
-            groups[-1].append(row)
-        else:
-            groups.append([row])
-    return groups
+        rectangles = zip(*(self.rectangles.pad(x) for x in (q, k, v)), strict=True)
+        return self.rectangles.unpad(
+            [causal_attention(*shaped, scale=scale, window=window, softcap=softcap) for shaped in rectangles]
+        )
 
 
 def causal_attention(

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hone.models.attention import Layout, PackedLayout, use_layouts
+from hone.models.shared_prompts import SharedPromptLayout
 
 
 def hidden_states(model: PreTrainedModel, input_ids: Tensor, lengths: Sequence[int], *, packed: bool) -> Tensor:
@@ -24,6 +25,21 @@ def hidden_states(model: PreTrainedModel, input_ids: Tensor, lengths: Sequence[i
     positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     output = model.base_model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
     return output.last_hidden_state[mask.bool()]
+
+
+def shared_hidden_states(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    lengths: Sequence[int],
+    prompt_lengths: Sequence[int],
+    families: Sequence[int],
+    index: Tensor,
+) -> Tensor:
+    """The rows `index` of `hidden_states`, packed, with every distinct prompt computed once (`SharedPromptLayout`)."""
+    use_layouts(model)
+    layout = SharedPromptLayout(lengths, prompt_lengths, families, input_ids.device)
+    distinct = run_layout(model, input_ids.index_select(0, layout.tokens), layout)
+    return distinct.index_select(0, layout.places.index_select(0, index))
 
 
 def run_layout(model: PreTrainedModel, input_ids: Tensor, layout: Layout) -> Tensor:

@@ -66,10 +66,12 @@ def token_logprobs(
     *,
     temperature: float = 1.0,
     entropy: bool = False,
+    entropy_grad: bool = True,
     chunk: int | None = None,
     compiled: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """log p(label) and, on demand, the entropy of the whole distribution, both fp32 [tokens].
+    """log p(label) and, on demand, the entropy of the whole distribution, both fp32 [tokens]. Without `entropy_grad`
+    the entropy is only looked at, and nothing is kept for its backward pass.
 
     With `chunk` tokens at a time (fused kernels) the [chunk, V] logits are computed again in the backward pass instead
     of being kept, so that memory does not grow with tokens times vocabulary. `compiled` fuses what follows the matrix
@@ -77,11 +79,11 @@ def token_logprobs(
     """
     compute = _compiled_logprobs() if compiled else _logprobs_of
     if chunk is None:
-        return compute(hidden, head, labels, temperature, entropy)
+        return compute(hidden, head, labels, temperature, entropy, entropy_grad)
     pieces = [
-        checkpoint(compute, h, head, y, temperature, entropy, use_reentrant=False)
+        checkpoint(compute, h, head, y, temperature, entropy, entropy_grad, use_reentrant=False)
         if torch.is_grad_enabled()
-        else compute(h, head, y, temperature, entropy)
+        else compute(h, head, y, temperature, entropy, entropy_grad)
         for h, y in zip(hidden.split(chunk), labels.split(chunk), strict=True)
     ]
     entropies = [h for _, h in pieces if h is not None]
@@ -94,7 +96,7 @@ def _compiled_logprobs() -> Callable[..., tuple[Tensor, Tensor | None]]:
 
 
 def _logprobs_of(
-    hidden: Tensor, head: LogitHead, labels: Tensor, temperature: float, entropy: bool
+    hidden: Tensor, head: LogitHead, labels: Tensor, temperature: float, entropy: bool, entropy_grad: bool
 ) -> tuple[Tensor, Tensor | None]:
     logits = head.logits(hidden)
     if temperature != 1.0:
@@ -102,4 +104,5 @@ def _logprobs_of(
     if not entropy:
         return -F.cross_entropy(logits, labels, reduction="none"), None
     logprobs = logits.log_softmax(-1)
-    return logprobs.gather(-1, labels[:, None]).squeeze(-1), -(logprobs.exp() * logprobs).sum(-1)
+    spread = logprobs if entropy_grad else logprobs.detach()
+    return logprobs.gather(-1, labels[:, None]).squeeze(-1), -(spread.exp() * spread).sum(-1)

@@ -49,20 +49,26 @@ def estimator_of(algorithm: AlgorithmConfig) -> Estimator:
     return checked
 
 
-def add_importance(batch: Batch, algorithm: AlgorithmConfig) -> tuple[Batch, dict[str, float]]:
-    """Column loss_mask (trainable tokens that stay) and importance_weights where they count; diagnostics always."""
-    mask = batch["response_mask"].bool()
-    arguments = (batch["old_logprobs"], batch["rollout_logprobs"], mask, batch.segment_ids)
-    metrics = diagnostics(
-        *arguments,
+def mismatch(batch: Batch, algorithm: AlgorithmConfig) -> dict[str, float]:
+    """How far the sampler's log-probs are from the trainer's."""
+    return diagnostics(
+        *_both_logprobs(batch),
         level=algorithm.rollout_is_level,
         threshold=algorithm.rollout_is_threshold,
         threshold_lower=algorithm.rollout_is_threshold_lower,
     )
+
+
+def _both_logprobs(batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return batch["old_logprobs"], batch["rollout_logprobs"], batch["response_mask"].bool(), batch.segment_ids
+
+
+def add_importance(batch: Batch, algorithm: AlgorithmConfig) -> Batch:
+    """Column loss_mask (trainable tokens that stay) and importance_weights where they count."""
     if not algorithm.rollout_is:
-        return batch.with_tokens(loss_mask=mask), metrics
+        return batch.with_tokens(loss_mask=batch["response_mask"].bool())
     weights, keep = importance_weights(
-        *arguments,
+        *_both_logprobs(batch),
         level=algorithm.rollout_is_level,
         mode=algorithm.rollout_is_mode,
         threshold=algorithm.rollout_is_threshold,
@@ -70,7 +76,7 @@ def add_importance(batch: Batch, algorithm: AlgorithmConfig) -> tuple[Batch, dic
         veto_threshold=algorithm.rollout_is_veto_threshold,
     )
     batch = batch.with_tokens(loss_mask=keep)
-    return batch.with_tokens(importance_weights=weights) if algorithm.rollout_is_weights else batch, metrics
+    return batch.with_tokens(importance_weights=weights) if algorithm.rollout_is_weights else batch
 
 
 def add_advantages(

@@ -17,15 +17,16 @@ from hone.config import Loaded
 from hone.tracking.console import progress_bar
 from hone.tracking.run_directory import dump_trajectories
 from hone.tracking.timing import Timer
-from hone.trainers.advantages import add_advantages, add_importance, estimator_of, kl_controller
+from hone.trainers.advantages import add_advantages, add_importance, estimator_of, kl_controller, mismatch
 from hone.trainers.checkpoints import Checkpoints, due, read_state
 from hone.trainers.collection import Collector
 from hone.trainers.filtration import redraw
 from hone.trainers.metrics import batch_metrics, reward_metrics, speed_metrics
+from hone.trainers.on_policy import OnPolicy
 from hone.trainers.ppo_setup import Setup, set_up
 from hone.trainers.sampling import Sampled
 from hone.trainers.scoring import Scoring
-from hone.trainers.updates import run_update
+from hone.trainers.updates import run_on_policy_update, run_update
 from hone.trainers.validation import Validator
 
 
@@ -36,6 +37,7 @@ class PPOTrainer:
         self.setup: Setup = set_up(loaded, executor)
         self.controller = kl_controller(self.config.algorithm.kl_ctrl)
         self.scoring = Scoring(self.config.reward_model.overlong_buffer, self.config.data.max_response_length)
+        self.on_policy = OnPolicy.of(self.config, stochastic=self.setup.groups["actor"].call("stochastic")[0])
         self.collector = Collector(self.config, self.setup, self.scoring)
         self.checkpoints = Checkpoints(self.setup.directory)
         self.validator = Validator(self.config, self.setup)
@@ -75,8 +77,10 @@ class PPOTrainer:
         if not self.config.reward_model.launch_reward_fn_async:
             with timer("reward"):
                 batch, rewarded = self._add_scores(batch, sampled, greedy, step)
-        with timer("old_log_prob"):
-            batch = batch.with_tokens(**groups["actor"].map("compute_logprobs", batch).tokens)
+        on_policy = self.on_policy.holds(batch, setup.actor_plan, step)
+        if not on_policy:
+            with timer("old_log_prob"):
+                batch = batch.with_tokens(**groups["actor"].map("compute_logprobs", batch).tokens)
         if self.config.needs_ref_logprobs:
             with timer("ref"):
                 batch = batch.with_tokens(**groups["ref"].map("compute_logprobs", batch).tokens)
@@ -87,19 +91,24 @@ class PPOTrainer:
             with timer("reward"):
                 batch, rewarded = self._add_scores(batch, sampled, greedy, step)
         with timer("adv"):
-            batch, mismatch = add_importance(batch, self.config.algorithm)
+            batch = add_importance(batch, self.config.algorithm)
             batch, penalty = add_advantages(batch, self.config.algorithm, self.estimator, self.controller)
             trained, filtered = self._filtered(batch, step)
-            metrics = rewarded | metrics | mismatch | penalty | filtered
+            metrics = rewarded | metrics | penalty | filtered
         if "critic" in groups:
             with timer("update_critic"):
                 metrics.update(run_update(groups["critic"], trained, setup.critic_plan, step, "critic"))
         if step >= self.config.trainer.critic_warmup:
             with timer("update_actor"):
-                metrics.update(run_update(groups["actor"], trained, setup.actor_plan, step, "actor"))
+                if on_policy:
+                    batch, updated = run_on_policy_update(groups["actor"], batch, setup.actor_plan, step, "actor")
+                else:
+                    updated = run_update(groups["actor"], trained, setup.actor_plan, step, "actor")
             with timer("update_weights"):
                 groups["rollout"].call("update_weights", version=step + 1)
+            metrics.update(updated)
         metrics["actor/entropy"] = _mean(batch["entropy"], batch["response_mask"])
+        metrics.update(mismatch(batch, self.config.algorithm))
         return batch, {**metrics, **batch_metrics(batch, self.config.data.max_response_length)}
 
     def _add_scores(

@@ -56,6 +56,16 @@ class UpdatePlan:
         return mini_batch.with_tokens(selection=self.selector(mini_batch, generator))
 
 
+def run_on_policy_update(
+    group: WorkerGroup, batch: Batch, plan: UpdatePlan, training_step: int, prefix: str
+) -> tuple[Batch, dict[str, float]]:
+    """The single optimiser step of a training step, whose own forward pass gives the old log-probs: the batch with
+    them, and metrics."""
+    (mini_batch,) = plan.mini_batches(batch, training_step)
+    columns, metrics = group.map("update_on_policy", mini_batch, training_step=training_step)
+    return mini_batch.with_tokens(**columns.tokens), {f"{prefix}/{name}": value for name, value in metrics.items()}
+
+
 def run_update(group: WorkerGroup, batch: Batch, plan: UpdatePlan, training_step: int, prefix: str) -> dict[str, float]:
     """All optimiser steps of a training step; metrics are averaged over them, skipped steps are counted."""
     totals: dict[str, float] = defaultdict(float)

@@ -20,11 +20,11 @@ from transformers import PreTrainedModel
 from hone.algorithms import full_kl
 from hone.batch import Batch
 from hone.errors import UserError
-from hone.models.forward import hidden_states
+from hone.models.forward import hidden_states, shared_hidden_states
 from hone.models.heads import LogitHead, plain_heads, token_logprobs
 from hone.models.load import value_head
 from hone.models.precision import autocast
-from hone.training.micro_batches import MicroBatching
+from hone.training.micro_batches import MicroBatching, Prompts
 from hone.training.schedule import Schedule
 
 MAX_NONFINITE_STEPS = 3
@@ -66,12 +66,14 @@ class Objective(Protocol):
 class ForwardOptions:
     """How the model is run.
 
+    packed:      sequences laid end to end; shared_prompts: and equal prompts computed once (column prompt_length)
     temperature: the sampler's, so that log-probs are those of the distribution that was sampled
     chunk:       tokens whose logits exist at once; None: all of a micro-batch
     compiled:    run the log-prob computation through torch.compile
     """
 
     packed: bool = True
+    shared_prompts: bool = False
     temperature: float = 1.0
     chunk: int | None = None
     compiled: bool = False
@@ -109,6 +111,13 @@ class TorchEngine:
         self.nonfinite_in_a_row = 0
 
     @property
+    def stochastic(self) -> bool:
+        """Whether two passes in training mode differ: dropout, or noise in a router."""
+        config = self.model.config.get_text_config()
+        noise = (getattr(config, name, None) for name in ("attention_dropout", "router_jitter_noise"))
+        return any(noise) or any(isinstance(m, nn.Dropout) and m.p > 0 for m in self.model.modules())
+
+    @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
@@ -125,13 +134,11 @@ class TorchEngine:
         names = sorted(want)
         columns = {name: torch.zeros(batch.num_tokens) for name in names}
         self.model.eval()
-        for rows in self.scoring.plan(batch.lengths.tolist()):
-            micro = batch.only(["input_ids", mask]).select(rows)
+        needed = batch.only(["input_ids", "prompt_length", mask])
+        for rows, micro in self._micro_batches(needed, self.scoring):
             trained = _trained_tokens(micro, mask)
             outputs = self._outputs(micro, trained, frozenset(names))
-            places = _source_tokens(batch, rows)[trained]
-            for name in names:
-                columns[name][places] = outputs[name].float().cpu()
+            _fill(columns, outputs, _source_tokens(batch, rows)[trained])
         return Batch(batch.offsets, columns)
 
     def step(self, mini_batch: Batch, objective: Objective, *, training_step: int, mask: str = "response_mask") -> dict:
@@ -140,6 +147,13 @@ class TorchEngine:
         A mini-batch without trainable tokens changes nothing. A non-finite gradient skips the step and is counted; the
         third in a row raises UserError.
         """
+        return self.watched_step(mini_batch, objective, (), training_step=training_step, mask=mask)[1]
+
+    def watched_step(
+        self, mini_batch: Batch, objective: Objective, watch: Iterable[str], *, training_step: int, mask: str
+    ) -> tuple[Batch, dict[str, float]]:
+        """`step` that also returns the outputs named in `watch` as its own forward pass computed them: the columns
+        that `forward` would have given before the step."""
         assert self.optimizer is not None, "this engine only scores"
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
@@ -147,20 +161,29 @@ class TorchEngine:
         means: dict[str, float] = defaultdict(float)
         count = int(mini_batch[mask].sum())
         finite = True
-        for rows in self.train.plan(mini_batch.lengths.tolist()):
-            micro = mini_batch.select(rows)
+        watched = {name: torch.zeros(mini_batch.num_tokens) for name in watch}
+        for rows, micro in self._micro_batches(mini_batch, self.train):
             trained = _trained_tokens(micro, mask)
             if len(trained) == 0:
                 continue
-            loss = objective(self._outputs(micro, trained, objective.want), self._view(micro, trained))
+            outputs = self._outputs(micro, trained, objective.want, frozenset(watched))
+            loss = objective(outputs, self._view(micro, trained))
             finite = finite and bool(loss.total.isfinite())
             loss.total.backward()
             for name, value in loss.sums.items():
                 sums[name] += float(value)
             for name, values in loss.means.items():
                 means[name] += float(values.sum())
+            _fill(watched, outputs, _source_tokens(mini_batch, rows)[trained])
         metrics = {**sums, **{name: value / max(count, 1) for name, value in means.items()}}
-        return {**metrics, **self._apply(training_step, trainable=count > 0, finite=finite)}
+        metrics |= self._apply(training_step, trainable=count > 0, finite=finite)
+        return Batch(mini_batch.offsets, watched), metrics
+
+    def _micro_batches(self, batch: Batch, batching: MicroBatching) -> Iterator[tuple[list[int], Batch]]:
+        """The rows of each micro-batch, and the micro-batch."""
+        prompts = Prompts.of(batch) if self.options.shared_prompts else None
+        for rows in batching.plan(batch.lengths.tolist(), prompts):
+            yield rows, batch.select(rows)
 
     def _apply(self, training_step: int, *, trainable: bool, finite: bool) -> dict[str, float]:
         assert self.optimizer is not None
@@ -189,43 +212,49 @@ class TorchEngine:
             )
         return {"nonfinite_steps": 1.0}
 
-    def _outputs(self, micro: Batch, trained: Tensor, want: frozenset[str]) -> dict[str, Tensor]:
-        """The wanted outputs at the trained tokens; what speaks of token t comes from the hidden state of token t-1."""
-        ids = micro["input_ids"].to(self.device)
+    def _outputs(
+        self, micro: Batch, trained: Tensor, want: frozenset[str], watch: frozenset[str] = frozenset()
+    ) -> dict[str, Tensor]:
+        """The outputs wanted or watched, at the trained tokens; what is only watched has no gradient. What speaks of
+        token t comes from the hidden state of token t-1."""
         index = trained.to(self.device)
         options = self.options
-        lengths = micro.lengths.tolist()
         with self._autocast():
-            hidden = self._states(ids, lengths, index)
+            hidden = self._states(micro, index)
             if "values" in want:
                 return {"values": value_head(self.model)(hidden).squeeze(-1).float()}
             logprobs, entropy = token_logprobs(
                 hidden,
                 LogitHead.of(self.model),
-                ids[index],
+                micro["input_ids"][trained].to(self.device),
                 temperature=options.temperature,
-                entropy="entropy" in want,
+                entropy="entropy" in want | watch,
+                entropy_grad="entropy" in want,
                 chunk=options.chunk,
                 compiled=options.compiled,
             )
             outputs = {"logprobs": logprobs} if entropy is None else {"logprobs": logprobs, "entropy": entropy}
             if "full_kl" in want:
-                outputs["full_kl"] = self._full_kl(hidden, ids, lengths, index)
+                outputs["full_kl"] = self._full_kl(hidden, micro, index)
         return outputs
 
     def _autocast(self) -> AbstractContextManager[object]:
         return autocast(self.device, next(self.model.parameters()).dtype, self.options.compute_dtype)
 
-    def _states(self, ids: Tensor, lengths: list[int], index: Tensor) -> Tensor:
+    def _states(self, micro: Batch, index: Tensor) -> Tensor:
         """[trained tokens, H] the hidden states that predict the trained tokens."""
+        ids, lengths = micro["input_ids"].to(self.device), micro.lengths.tolist()
+        if self.options.shared_prompts:
+            prompts = Prompts.of(micro)
+            return shared_hidden_states(self.model, ids, lengths, prompts.lengths, prompts.families, index - 1)
         return hidden_states(self.model, ids, lengths, packed=self.options.packed).index_select(0, index - 1)
 
-    def _full_kl(self, hidden: Tensor, ids: Tensor, lengths: list[int], index: Tensor) -> Tensor:
+    def _full_kl(self, hidden: Tensor, micro: Batch, index: Tensor) -> Tensor:
         """KL(this model || reference) over the whole vocabulary, [trained tokens]."""
         reference = self.reference
         assert reference is not None, "full_kl needs a reference"
         with torch.no_grad(), reference._autocast():
-            ref_hidden = reference._states(ids, lengths, index)
+            ref_hidden = reference._states(micro, index)
         weight, ref_weight, multiplier = plain_heads(self.model, reference.model)
         dtype = self.options.compute_dtype
         columns = (column.to(dtype) for column in (hidden, weight, ref_hidden, ref_weight))
@@ -234,6 +263,12 @@ class TorchEngine:
     def _view(self, micro: Batch, trained: Tensor) -> TokenView:
         columns = {k: v[trained].to(self.device) for k, v in micro.tokens.items()}
         return TokenView(columns, micro.segment_ids[trained].to(self.device))
+
+
+def _fill(columns: dict[str, Tensor], outputs: dict[str, Tensor], places: Tensor) -> None:
+    """Writes a micro-batch's outputs to their places in the columns of the whole batch."""
+    for name, column in columns.items():
+        column[places] = outputs[name].detach().float().cpu()
 
 
 def _trained_tokens(micro: Batch, mask: str) -> Tensor:

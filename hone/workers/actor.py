@@ -39,8 +39,23 @@ class ActorWorker:
 
     def update(self, batch: Batch, training_step: int) -> dict[str, float]:
         """One optimiser step on a mini-batch with a `loss_weight` column; metrics without prefix."""
-        metrics = self.engine.step(batch, self.objective, training_step=training_step, mask="loss_mask")
-        return metrics if self.objective.kl_kind is None else {**metrics, "kl_coef": self.objective.kl_coef}
+        return self._step(batch, training_step)[1]
+
+    def update_on_policy(self, batch: Batch, training_step: int) -> tuple[Batch, dict[str, float]]:
+        """The same with the old log-probs taken from the step's own forward pass: the columns of `compute_logprobs`,
+        and metrics."""
+        outputs, metrics = self._step(batch, training_step, watch=("logprobs", "entropy"))
+        columns = dict(outputs.tokens)
+        return Batch(batch.offsets, {"old_logprobs": columns.pop("logprobs"), **columns}), metrics
+
+    def _step(self, batch: Batch, training_step: int, watch: Collection[str] = ()) -> tuple[Batch, dict[str, float]]:
+        outputs, metrics = self.engine.watched_step(
+            batch, self.objective, watch, training_step=training_step, mask="loss_mask"
+        )
+        return outputs, metrics if self.objective.kl_kind is None else {**metrics, "kl_coef": self.objective.kl_coef}
+
+    def stochastic(self) -> bool:
+        return self.engine.stochastic
 
     def cost(self) -> TrainingCost:
         """What an update costs here; measures the hardware's peak."""

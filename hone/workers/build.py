@@ -102,7 +102,11 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
     dtype = run.compute_dtype(fsdp.mixed_precision.param_dtype, "critic.model.fsdp_config.mixed_precision.param_dtype")
     return TorchEngine(
         model,
-        options=ForwardOptions(packed=critic.model.use_remove_padding, compute_dtype=dtype),
+        options=ForwardOptions(
+            packed=critic.model.use_remove_padding,
+            shared_prompts=critic.model.use_remove_padding and config.actor_rollout_ref.actor.use_prefix_grouper,
+            compute_dtype=dtype,
+        ),
         scoring=micro_batching(
             critic.forward_micro_batch_size_per_gpu,
             critic.use_dynamic_bsz,
@@ -125,6 +129,7 @@ def _policy_options(config: PPOConfig, run: RunSettings, precision: str, section
     policy = config.actor_rollout_ref.model
     return ForwardOptions(
         packed=policy.use_remove_padding,
+        shared_prompts=config.actor_rollout_ref.actor.use_prefix_grouper,
         temperature=config.actor_rollout_ref.rollout.temperature,
         chunk=LOGIT_CHUNK if policy.use_fused_kernels else None,
         compiled=config.actor_rollout_ref.actor.use_torch_compile and run.device.type == "cuda",

@@ -18,8 +18,9 @@ from hone.training.engine import Loss, TokenView
 class PolicyObjective:
     """Policy loss - entropy_coeff * entropy + kl_coef * KL(policy, reference), all with the same weights.
 
-    Columns: loss_weight, old_logprobs, advantages; ref_logprobs for a KL that is estimated (the engine gives the exact
-    one); importance_weights and selection if present.
+    Columns: loss_weight, advantages, old_logprobs (without them the policy is its own old one: a ratio of 1);
+    ref_logprobs for a KL that is estimated (the engine gives the exact one); importance_weights and selection if
+    present.
     """
 
     loss_mode: str
@@ -38,7 +39,7 @@ class PolicyObjective:
         weight, logprobs = batch["loss_weight"], outputs["logprobs"]
         inputs = PolicyLossInputs(
             logprobs=logprobs,
-            old_logprobs=batch["old_logprobs"],
+            old_logprobs=batch.columns.get("old_logprobs", logprobs.detach()),
             advantages=batch["advantages"],
             mask=torch.ones_like(logprobs, dtype=torch.bool),
             segment_ids=batch.segment_ids,

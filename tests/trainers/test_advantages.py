@@ -10,7 +10,7 @@ import torch
 from hone.algorithms import AdaptiveKL, FixedKL
 from hone.batch import Batch
 from hone.config.schema.algorithm import AlgorithmConfig, KlControl
-from hone.trainers.advantages import add_advantages, add_importance, estimator_of, kl_controller
+from hone.trainers.advantages import add_advantages, add_importance, estimator_of, kl_controller, mismatch
 from tests.trainers.ragged import random_batch
 
 
@@ -96,7 +96,7 @@ def test_grpo_compares_within_a_prompt_and_leaves_out_what_was_not_scored() -> N
 
 def test_without_correction_every_trainable_token_stays_and_the_mismatch_is_still_measured() -> None:
     batch = random_batch(6, seed=0)
-    found, metrics = add_importance(batch, settings())
+    found, metrics = add_importance(batch, settings()), mismatch(batch, settings())
     assert torch.equal(found["loss_mask"], batch["response_mask"].bool())
     assert "importance_weights" not in found
     mask = batch["response_mask"].bool()
@@ -108,7 +108,7 @@ def test_without_correction_every_trainable_token_stays_and_the_mismatch_is_stil
 
 def test_truncated_weights_are_the_ratio_cut_at_the_threshold() -> None:
     batch = random_batch(6, seed=1)
-    found, _ = add_importance(batch, settings(rollout_is=True, rollout_is_threshold=1.5))
+    found = add_importance(batch, settings(rollout_is=True, rollout_is_threshold=1.5))
     mask = batch["response_mask"].bool()
     ratio = (batch["old_logprobs"] - batch["rollout_logprobs"]).exp().clamp(max=1.5)
     torch.testing.assert_close(found["importance_weights"][mask], ratio[mask])
@@ -119,13 +119,13 @@ def test_masked_weights_and_vetoed_trajectories_leave_the_loss() -> None:
     batch = random_batch(6, seed=1)
     mask = batch["response_mask"].bool()
     ratio = (batch["old_logprobs"] - batch["rollout_logprobs"]).exp()
-    found, _ = add_importance(batch, settings(rollout_is=True, rollout_is_threshold=1.5, rollout_is_mode="mask"))
+    found = add_importance(batch, settings(rollout_is=True, rollout_is_threshold=1.5, rollout_is_mode="mask"))
     assert torch.equal(found["loss_mask"], mask & (ratio <= 1.5) & (ratio >= 1 / 1.5))
     assert found["loss_mask"].any() and not torch.equal(found["loss_mask"], mask)
     dropped = settings(rollout_is=True, rollout_is_threshold=1.5, rollout_is_mode="mask", rollout_is_weights=False)
-    unweighted, _ = add_importance(batch, dropped)
+    unweighted = add_importance(batch, dropped)
     assert torch.equal(unweighted["loss_mask"], found["loss_mask"]) and "importance_weights" not in unweighted
-    found, _ = add_importance(batch, settings(rollout_is=True, rollout_is_mode="veto", rollout_is_veto_threshold=0.3))
+    found = add_importance(batch, settings(rollout_is=True, rollout_is_mode="veto", rollout_is_veto_threshold=0.3))
     for row in range(len(batch)):
         places = trained_tokens(batch, row)
         kept = all(float(ratio[t]) >= 0.3 for t in places)

@@ -100,7 +100,9 @@ class ActorConfig(RolloutCorrectionKeys):
     entropy_coeff: float = key(0.0, "Weight of the entropy bonus.", ge=0)
     entropy_checkpointing: bool = key(False, "Recompute the entropy in the backward pass to save memory.")
     entropy_from_logits_with_chunking: bool = key(False, "Compute the entropy in chunks to save memory.")
-    use_prefix_grouper: bool = key(False, "Compute a prompt once for all its responses in the update.")
+    use_prefix_grouper: bool = key(
+        False, "Compute a prompt once for all its responses, in updates and log-prob passes; needs use_remove_padding."
+    )
     use_kl_loss: bool = key(False, "Add the KL to the reference policy to the loss (GRPO).")
     kl_loss_coef: float = key(0.001, "Weight of that KL.", ge=0)
     kl_loss_type: KlKind = key("low_var_kl", "Estimator of that KL; a + takes the gradient of k2, full is exact.")
