@@ -6,6 +6,15 @@ import pytest
 
 from tests.tiny import build_arithmetic, build_tiny_model
 
+SHOWN: set[str] = set()  # every key that a collected test shows the effect of, slow ones included
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for mark in item.iter_markers("shows"):
+            SHOWN.update(mark.args)
+
 
 @pytest.fixture(scope="session")
 def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:

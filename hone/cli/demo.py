@@ -135,6 +135,7 @@ def _rl(algorithm: Algorithm, seed: int, plan: Plan, d: Path, model: Path) -> li
         f"actor_rollout_ref.model.path={model}",
         "actor_rollout_ref.model.use_remove_padding=True",
         "actor_rollout_ref.actor.ppo_mini_batch_size=32",
+        "actor_rollout_ref.actor.use_prefix_grouper=True",
         "actor_rollout_ref.actor.use_dynamic_bsz=True",
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
         "actor_rollout_ref.actor.clip_ratio_high=0.28",

@@ -12,8 +12,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from hone.errors import UserError
-
 
 @dataclass(frozen=True)
 class LogitHead:
@@ -43,20 +41,6 @@ class LogitHead:
         if self.multiplier != 1.0:
             logits = logits * self.multiplier
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
-
-
-def plain_heads(policy: PreTrainedModel, reference: PreTrainedModel) -> tuple[Tensor, Tensor, float]:
-    """The two heads' weights [V, H] and their common multiplier, for the exact KL, which knows no more than these.
-
-    Raises UserError for heads with a bias or a soft cap.
-    """
-    heads = (LogitHead.of(policy), LogitHead.of(reference))
-    if any(head.bias is not None or head.softcap is not None for head in heads):
-        raise UserError(
-            f"the exact KL (full) is not available for {type(policy).__name__}: its logits have a bias or a soft cap; "
-            "set actor_rollout_ref.actor.kl_loss_type=low_var_kl+ and algorithm.kl_penalty=kl"
-        )
-    return heads[0].weight, heads[1].weight, heads[0].multiplier
 
 
 def token_logprobs(

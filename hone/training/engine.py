@@ -21,7 +21,7 @@ from hone.algorithms import full_kl
 from hone.batch import Batch
 from hone.errors import UserError
 from hone.models.forward import hidden_states, shared_hidden_states
-from hone.models.heads import LogitHead, plain_heads, token_logprobs
+from hone.models.heads import LogitHead, token_logprobs
 from hone.models.load import value_head
 from hone.models.precision import autocast
 from hone.training.micro_batches import MicroBatching, Prompts
@@ -255,10 +255,15 @@ class TorchEngine:
         assert reference is not None, "full_kl needs a reference"
         with torch.no_grad(), reference._autocast():
             ref_hidden = reference._states(micro, index)
-        weight, ref_weight, multiplier = plain_heads(self.model, reference.model)
-        dtype = self.options.compute_dtype
-        columns = (column.to(dtype) for column in (hidden, weight, ref_hidden, ref_weight))
-        return full_kl(*columns, temperature=self.options.temperature / multiplier)
+        head, ref_head, dtype = LogitHead.of(self.model), LogitHead.of(reference.model), self.options.compute_dtype
+        return full_kl(
+            *(column.to(dtype) for column in (hidden, head.weight, ref_hidden, ref_head.weight)),
+            bias=None if head.bias is None else head.bias.to(dtype),
+            ref_bias=None if ref_head.bias is None else ref_head.bias.to(dtype),
+            scale=head.multiplier,
+            softcap=head.softcap,
+            temperature=self.options.temperature,
+        )
 
     def _view(self, micro: Batch, trained: Tensor) -> TokenView:
         columns = {k: v[trained].to(self.device) for k, v in micro.tokens.items()}

@@ -10,7 +10,6 @@ from hone.algorithms import PolicyLossParams
 from hone.batch import Batch
 from hone.config.schema.actor import ActorConfig
 from hone.config.schema.ppo import PPOConfig
-from hone.models.heads import plain_heads
 from hone.models.load import load_tokenizer
 from hone.tracking.timing import TrainingCost, measured_peak_flops
 from hone.training.checkpoint import load_engine, save_engine
@@ -26,8 +25,6 @@ class ActorWorker:
         algorithm = config.algorithm
         self.exact_reward_kl = algorithm.use_kl_in_reward and algorithm.kl_penalty == "full"
         self.objective = policy_objective(config.actor_rollout_ref.actor)
-        if self.exact_reward_kl or self.objective.kl_kind == "full":
-            plain_heads(self.engine.model, peers["ref"].engine.model)  # refuses now what it would refuse in a step
         model = config.actor_rollout_ref.model
         self.tokenizer = load_tokenizer(config.data.tokenizer or model.path, trust_remote_code=model.trust_remote_code)
 

@@ -51,6 +51,26 @@ def test_a_plus_takes_the_gradient_of_k2(kind: str) -> None:
     torch.testing.assert_close(grad, (new - reference).detach())
 
 
+def expected_gradient(kind: str, policy: Tensor, reference: Tensor) -> Tensor:
+    """The gradient of an estimate at the logits, averaged exactly over the tokens that the policy may sample."""
+    logits = policy.clone().requires_grad_()
+    estimates = kl_estimate(logits.log_softmax(-1), reference.log_softmax(-1), kind)
+    return torch.autograd.grad((policy.softmax(-1) * estimates).sum(), logits)[0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_in_expectation_k2_and_every_plus_take_the_gradient_of_the_kl_and_k1_takes_none(seed: int) -> None:
+    policy, reference = torch.randn(2, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) / 2
+    logits = policy.clone().requires_grad_()
+    log_p, log_q = logits.log_softmax(-1), reference.log_softmax(-1)
+    forward = torch.autograd.grad((log_p.exp() * (log_p - log_q)).sum(), logits)[0]
+    for kind in ("k2", "mse", "k1+", "k2+", "k3+", "abs+"):
+        torch.testing.assert_close(expected_gradient(kind, policy, reference), forward, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(expected_gradient("k1", policy, reference), torch.zeros_like(policy), rtol=0, atol=1e-12)
+    reverse = policy.softmax(-1) - reference.softmax(-1)  # the gradient of KL(reference || policy)
+    torch.testing.assert_close(expected_gradient("k3", policy, reference), reverse, rtol=1e-9, atol=1e-12)
+
+
 def test_k3_is_bounded_far_away() -> None:
     new = torch.tensor([-1e4, 1e4])
     assert kl_estimate(new, torch.zeros(2), "k3").tolist() == [10.0, 10.0]
@@ -95,6 +115,32 @@ def test_the_chunked_kl_passes_gradcheck() -> None:
     hidden, head, ref_hidden, ref_head = random_heads(3, 4, 6, torch.float64)
     leaves = hidden.requires_grad_(), head.requires_grad_()
     assert torch.autograd.gradcheck(lambda h, w: full_kl(h, w, ref_hidden, ref_head, temperature=0.7, chunk=2), leaves)
+
+
+@pytest.mark.parametrize("softcap", [None, 1.5])
+def test_bias_scale_and_soft_cap_with_their_gradients(softcap: float | None) -> None:
+    hidden, head, ref_hidden, ref_head = random_heads(7, 5, 11, torch.float64)
+    bias, ref_bias = torch.linspace(-1, 1, 11, dtype=torch.float64), torch.linspace(2, 0, 11, dtype=torch.float64)
+
+    def logits(states: Tensor, weight: Tensor, shift: Tensor) -> Tensor:
+        scaled = 0.5 * (states @ weight.t() + shift)
+        return (scaled if softcap is None else softcap * torch.tanh(scaled / softcap)) / 0.7
+
+    def dense(h: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        log_p, log_q = logits(h, w, b).log_softmax(-1), logits(ref_hidden, ref_head, ref_bias).log_softmax(-1)
+        return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+    def chunked(h: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        options = {"scale": 0.5, "softcap": softcap, "temperature": 0.7, "chunk": 3}
+        return full_kl(h, w, ref_hidden, ref_head, bias=b, ref_bias=ref_bias, **options)
+
+    results = []
+    for compute in (dense, chunked):
+        leaves = [leaf.clone().requires_grad_() for leaf in (hidden, head, bias)]
+        kl = compute(*leaves)
+        results.append((kl, *torch.autograd.grad((torch.linspace(-1, 2, 7) * kl).sum(), leaves)))
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_the_chunked_kl_needs_no_gradient_of_a_frozen_head() -> None:

@@ -96,3 +96,26 @@ def test_a_broken_file_is_refused_with_its_place(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=message):
         read_rows(tmp_path / name)
+
+
+def test_a_file_that_is_not_utf8_is_refused_with_its_name(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "caf\xe9"}')
+    with pytest.raises(UserError, match=r"a\.jsonl is not UTF-8 text"):
+        read_rows(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("record", [{"other": 1}, {"prompt": None}])
+def test_a_value_that_a_row_lacks_names_file_row_column_and_key(tmp_path, record):
+    rows = read_rows([write(tmp_path / "a.json", RECORDS[:2]), write(tmp_path / "b.jsonl", [RECORDS[2], record])])
+    assert rows[2].value("prompt", "data.prompt_key") == "p2"
+    with pytest.raises(UserError, match=r"b\.jsonl, row 1: .*column 'prompt' \(data\.prompt_key\)"):
+        rows[3].value("prompt", "data.prompt_key")
+
+
+def test_a_value_of_the_wrong_kind_names_file_row_and_column(tmp_path):
+    row = read_rows(write(tmp_path / "a.jsonl", [{"answer": 3, "extra_info": "x", "empty": None, "no": ""}]))[0]
+    with pytest.raises(UserError, match=r"a\.jsonl, row 0, column 'answer': expected a text, found 3"):
+        row.text("answer", "data.response_key")
+    with pytest.raises(UserError, match=r"a\.jsonl, row 0, column 'extra_info': expected an object.*found 'x'"):
+        row.mapping("extra_info")
+    assert row.mapping("empty") == row.mapping("no") == row.mapping("absent") == {}

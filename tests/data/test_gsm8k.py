@@ -36,3 +36,11 @@ def test_a_file_without_the_columns_of_gsm8k_is_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "x"}')
     with pytest.raises(UserError, match="no column 'question'"):
         convert_gsm8k(tmp_path / "a.jsonl", tmp_path / "o.parquet", split="train")
+
+
+@pytest.mark.parametrize("row", [{"question": "Q?"}, {"answer": "#### 5"}, {"question": "Q?", "answer": 5}])
+def test_a_row_without_a_question_or_an_answer_in_words_is_named(tmp_path, row):
+    path = tmp_path / "gsm8k.jsonl"
+    path.write_text("\n".join(json.dumps(r) for r in ({"question": "Q?", "answer": "#### 5"}, row)))
+    with pytest.raises(UserError, match=r"gsm8k\.jsonl, row 1.*column '(question|answer)'"):
+        convert_gsm8k(path, tmp_path / "o.parquet", split="train")

@@ -70,21 +70,35 @@ def test_a_longer_prompt_is_cut_on_the_side_that_is_asked_for(tmp_path, tiny_tok
     assert ids("middle") == full[: limit // 2] + full[len(full) - (limit - limit // 2) :]
 
 
-def test_the_error_for_a_long_prompt_names_file_row_length_and_the_keys_that_help(tmp_path, tiny_tokenizer):
-    path = write(tmp_path / "a.jsonl", [words(2), words(9)])
-    length = len(rendered(tiny_tokenizer, words(9)))
-    data = dataset(path, tiny_tokenizer, max_prompt_length=length - 1)
-    assert data[0].row == 0
+def test_long_prompts_are_an_error_at_the_start_that_names_the_first_row_the_count_and_what_helps(
+    tmp_path, tiny_tokenizer
+):
+    path = write(tmp_path / "a.jsonl", [words(2), words(9), words(3), words(12)])
+    first, longest = (len(rendered(tiny_tokenizer, words(n))) for n in (9, 12))
     with pytest.raises(UserError) as caught:
-        data[1]
+        dataset(path, tiny_tokenizer, max_prompt_length=first - 1)
     for part in (
-        f"{path}, row 1",
-        f"{length} tokens",
-        f"max_prompt_length={length - 1}",
-        "truncation",
-        "filter_overlong",
+        f"{path}, row 1, column 'prompt'",
+        f"{first} tokens",
+        f"more than data.max_prompt_length={first - 1}",
+        f"2 of 4 rows are too long, the longest has {longest} tokens",
+        "Raise data.max_prompt_length",
+        "data.truncation",
+        "left, right or middle",
+        "data.filter_overlong_prompts=True",
     ):
         assert part in str(caught.value)
+
+
+def test_a_long_prompt_outside_the_chosen_rows_is_no_error(tmp_path, tiny_tokenizer):
+    path = write(tmp_path / "a.jsonl", [words(2), words(3), words(40)])
+    assert len(dataset(path, tiny_tokenizer, max_prompt_length=12, max_samples=2)) == 2
+
+
+def test_the_key_that_limits_the_length_can_have_another_name(tmp_path, tiny_tokenizer):
+    path = write(tmp_path / "a.jsonl", [words(9)])
+    with pytest.raises(UserError, match=r"more than rollout\.prompt_length=4\. Raise rollout\.prompt_length\.$"):
+        dataset(path, tiny_tokenizer, max_prompt_length=4, length_key="rollout.prompt_length", remedy="")
 
 
 def test_filtering_drops_what_is_too_long_keeps_global_rows_and_logs_the_count(tmp_path, tiny_tokenizer, caplog):
@@ -142,7 +156,7 @@ def test_rows_with_images_or_videos_are_refused_but_empty_columns_are_not(tmp_pa
 @pytest.mark.parametrize("prompt", [3, [], [{"role": "user"}], [{"role": "wizard", "content": "hi"}], ["text"]])
 def test_a_prompt_that_is_no_conversation_names_its_row(tmp_path, tiny_tokenizer, prompt):
     with pytest.raises(UserError, match=r"a\.jsonl, row 1, column 'prompt'"):
-        dataset(write(tmp_path / "a.jsonl", ["cups", prompt]), tiny_tokenizer)[1]
+        dataset(write(tmp_path / "a.jsonl", ["cups", prompt]), tiny_tokenizer)
 
 
 def test_a_missing_data_source_column_names_its_key(tmp_path, tiny_tokenizer):
@@ -175,3 +189,27 @@ def test_prompts_that_nobody_scores_need_no_data_source(tmp_path, tiny_tokenizer
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"prompt": "cups"}))
     assert dataset(path, tiny_tokenizer, reward_fn_key=None)[0].data_source == ""
+
+
+ROW = {"prompt": "cups", "data_source": "arithmetic", "reward_model": {"ground_truth": "42"}}
+MISTAKES = {
+    "no prompt": ({"prompt": None}, r"column 'prompt' \(data\.prompt_key\)"),
+    "no source": ({"data_source": None}, r"column 'data_source' \(data\.reward_fn_key\)"),
+    "truth outside an object": ({"reward_model": "42"}, "column 'reward_model': expected an object"),
+    "extras outside an object": ({"extra_info": ["a"]}, "column 'extra_info': expected an object"),
+}
+
+
+@pytest.mark.parametrize("absent", [False, True])
+@pytest.mark.parametrize("truncation", ["error", "left"])
+@pytest.mark.parametrize("mistake", list(MISTAKES))
+def test_a_row_with_a_mistake_is_named_at_the_start(tmp_path, tiny_tokenizer, mistake, truncation, absent):
+    change, message = MISTAKES[mistake]
+    row = {**ROW, **change}
+    if absent:
+        row = {name: value for name, value in row.items() if value is not None}
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(ROW) + "\n" + json.dumps(row))
+    with pytest.raises(UserError, match=rf"a\.jsonl, row 1.*{message}"):
+        dataset(path, tiny_tokenizer, truncation=truncation)
+    assert len(dataset(path, tiny_tokenizer, truncation=truncation, max_samples=1)) == 1

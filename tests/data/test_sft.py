@@ -102,24 +102,49 @@ def test_truncation_cuts_ids_and_mask_together(tmp_path, tokenizer, excess):
     assert (right.input_ids, right.loss_mask) == (full.input_ids[:limit], full.loss_mask[:limit])
 
 
-def test_a_long_row_is_an_error_by_default_and_names_row_length_and_key(tmp_path, tokenizer):
-    path = write(tmp_path / "a.jsonl", [{"prompt": "cups", "response": "5"}, {"prompt": "cups", "response": "5" * 60}])
-    length = len(tokenizer("<|user|>cups<|end|><|assistant|>" + "5" * 60 + "<|end|>")["input_ids"])
-    data = SFTDataset(path, tokenizer=tokenizer, max_length=length - 1)
-    assert sum(data[0].loss_mask) == 2
-    with pytest.raises(
-        UserError, match=rf"a\.jsonl, row 1: .* {length} tokens, more than data\.max_length={length - 1}"
+@pytest.mark.parametrize("row", [{"prompt": "Tom has 5 cups.", "response": "5+8=13 #### 13"}, {"messages": CONVERSATION}])
+def test_wherever_the_left_cut_falls_the_first_token_is_not_trained_and_the_others_are(tmp_path, tokenizer, row):
+    path = write(tmp_path / "a.jsonl", [row])
+    options = {"tokenizer": tokenizer, "messages_key": "messages" if "messages" in row else None}
+    full = SFTDataset(path, max_length=64, **options)[0]
+    length = len(full.input_ids)
+    inside = 0
+    for limit in range(2, length):
+        sample = SFTDataset(path, max_length=limit, truncation="left", **options)[0]
+        assert sample.input_ids == full.input_ids[length - limit :]
+        assert sample.loss_mask == [0, *full.loss_mask[length - limit + 1 :]]
+        inside += full.loss_mask[length - limit]
+    assert inside > 3
+
+
+def test_long_rows_are_an_error_at_the_start_that_names_the_first_row_the_count_and_what_helps(tmp_path, tokenizer):
+    rows = [{"prompt": "cups", "response": "5" * n} for n in (1, 60, 2, 80)]
+    path = write(tmp_path / "a.jsonl", rows)
+    first, longest = (len(tokenizer(f"<|user|>cups<|end|><|assistant|>{'5' * n}<|end|>")["input_ids"]) for n in (60, 80))
+    assert sum(SFTDataset(path, tokenizer=tokenizer, max_length=first - 1, max_samples=1)[0].loss_mask) == 2
+    with pytest.raises(UserError) as caught:
+        SFTDataset(path, tokenizer=tokenizer, max_length=first - 1)
+    for part in (
+        f"{path}, row 1: the rendered conversation has {first} tokens, more than data.max_length={first - 1}",
+        f"2 of 4 rows are too long, the longest has {longest} tokens",
+        "Raise data.max_length, or set data.truncation to left or right",
     ):
-        data[1]
+        assert part in str(caught.value)
 
 
-def test_a_row_with_nothing_left_to_train_on_is_an_error_that_names_it(tmp_path, tokenizer):
-    path = write(tmp_path / "a.jsonl", [{"prompt": "cups " * 30, "response": "5"}])
-    with pytest.raises(UserError, match=r"row 0: nothing to train on.*max_length=8"):
-        SFTDataset(path, tokenizer=tokenizer, max_length=8, truncation="right")[0]
-    path = write(tmp_path / "b.jsonl", [{"messages": CONVERSATION[:1]}])
-    with pytest.raises(UserError, match="row 0: nothing to train on"):
-        SFTDataset(path, tokenizer=tokenizer, max_length=64, messages_key="messages")[0]
+def test_a_row_with_nothing_left_to_train_on_is_an_error_at_the_start(tmp_path, tokenizer):
+    path = write(tmp_path / "a.jsonl", [{"prompt": "cups", "response": "5"}, {"prompt": "cups " * 30, "response": "5"}])
+    with pytest.raises(UserError, match=r"row 1: nothing to train on.*max_length=8"):
+        SFTDataset(path, tokenizer=tokenizer, max_length=8, truncation="right")
+    path = write(tmp_path / "b.jsonl", [{"messages": CONVERSATION}, {"messages": CONVERSATION[:1]}])
+    with pytest.raises(UserError, match="row 1: nothing to train on"):
+        SFTDataset(path, tokenizer=tokenizer, max_length=64, messages_key="messages")
+
+
+def test_a_conversation_that_begins_with_an_answer_is_refused_at_the_start(tmp_path, tokenizer):
+    path = write(tmp_path / "a.jsonl", [{"messages": CONVERSATION[1:]}])
+    with pytest.raises(UserError, match="row 0, column 'messages': .*begins with the assistant"):
+        SFTDataset(path, tokenizer=tokenizer, max_length=64, messages_key="messages")
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused_with_the_message_at_fault(tmp_path, tokenizer):
@@ -143,7 +168,25 @@ def test_wrong_options_name_their_key(tmp_path, tokenizer, options, message):
         SFTDataset(path, tokenizer=tokenizer, max_length=64, **options)
 
 
-def test_a_response_that_is_no_text_names_its_row(tmp_path, tokenizer):
-    path = write(tmp_path / "a.jsonl", [{"prompt": "cups", "response": ["5"]}])
-    with pytest.raises(UserError, match="row 0, column 'response': expected a text"):
-        SFTDataset(path, tokenizer=tokenizer, max_length=64)[0]
+PAIR = {"prompt": "cups", "response": "5"}
+MISTAKES = {
+    "no text": (PAIR, {"response": ["5"]}, "column 'response': expected a text"),
+    "no response": (PAIR, {"response": None}, r"column 'response' \(data\.response_key\)"),
+    "no prompt": (PAIR, {"prompt": None}, r"column 'prompt' \(data\.prompt_key\)"),
+    "no conversation": ({"messages": CONVERSATION}, {"messages": None}, r"column 'messages' \(data\.messages_key\)"),
+    "no messages": ({"messages": CONVERSATION}, {"messages": ["text"]}, "column 'messages': expected messages"),
+}
+
+
+@pytest.mark.parametrize("absent", [False, True])
+@pytest.mark.parametrize("mistake", list(MISTAKES))
+def test_a_row_with_a_mistake_is_named_at_the_start(tmp_path, tokenizer, mistake, absent):
+    right, change, message = MISTAKES[mistake]
+    row = {**right, **change}
+    if absent:
+        row = {name: value for name, value in row.items() if value is not None} | {"other": 1}
+    options = {"tokenizer": tokenizer, "max_length": 64, "messages_key": "messages" if "messages" in right else None}
+    path = write(tmp_path / "a.jsonl", [right, row])
+    with pytest.raises(UserError, match=rf"a\.jsonl, row 1.*{message}"):
+        SFTDataset(path, **options)
+    assert len(SFTDataset(path, max_samples=1, **options)) == 1

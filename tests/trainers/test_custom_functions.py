@@ -9,6 +9,7 @@ import pytest
 from hone.config.schema.algorithm import AlgorithmConfig
 from hone.errors import UserError
 from hone.trainers.advantages import add_advantages, estimator_of, kl_controller
+from tests.shows import shows
 from tests.trainers.ragged import random_batch
 from tests.trainers.runs import ACTOR, Stage, difference, same_weights
 
@@ -75,6 +76,7 @@ def own(files: dict[str, Path], section: str, name: str) -> list[str]:
 ONE = [*SGD, "trainer.total_training_steps=1", f"{ACTOR}.ppo_mini_batch_size=4", f"{ACTOR}.grad_clip=1e9"]
 
 
+@shows(*(f"{section}.{key}" for section in (LOSS, ESTIMATOR) for key in ("path", "name")))
 @pytest.mark.parametrize(("section", "same"), [(LOSS, "same_as_vanilla"), (ESTIMATOR, "same_as_rloo")])
 def test_a_function_of_the_users_trains_as_the_built_in_one_it_calls_and_twice_as_far_when_doubled(
     stage: Stage, files: dict[str, Path], section: str, same: str

@@ -18,6 +18,7 @@ from hone.rewards.manager import Reward
 from hone.trainers.dynamic_sampling import sample_informative
 from hone.trainers.sampling import Sampled
 from hone.trainers.scoring import Scoring
+from tests.shows import shows
 from tests.trainers.runs import ROLLOUT, Stage, same_weights
 
 GROUPS = "algorithm.filter_groups"
@@ -73,6 +74,7 @@ def test_groups_that_are_all_alike_make_room_for_the_next_prompts_and_what_is_to
     assert collect(first, second, prompts=1) == (["1"], 1)
 
 
+@shows(f"{GROUPS}.metric")
 def test_the_metric_is_the_score_or_what_the_reward_function_says_beside_it() -> None:
     alike = [Reward(1.0, {"acc": 0.0}), Reward(1.0, {"acc": 1.0})]
     batch = sampled(alike, [Reward(0.0, {"acc": 1.0}), Reward(1.0, {"acc": 1.0})])
@@ -85,6 +87,7 @@ def test_the_metric_is_the_score_or_what_the_reward_function_says_beside_it() ->
         collect(batch, prompts=1, metric="accuracy")
 
 
+@shows(f"{GROUPS}.max_num_gen_batches")
 def test_a_bound_on_the_batches_ends_in_one_message() -> None:
     alike = sampled(rewards(1, 1), rewards(0, 1))
     with pytest.raises(UserError, match=r"max_num_gen_batches=2.* only 2 of data\.train_batch_size=3 groups"):
@@ -106,6 +109,7 @@ def even(stage: Stage) -> list[str]:
     return [*FILTER, f"custom_reward_function.path={path}"]
 
 
+@shows(f"{GROUPS}.enable")
 def test_a_step_trains_on_full_batches_of_groups_that_differ_in_the_order_of_the_data(
     stage: Stage, even: list[str]
 ) -> None:

@@ -8,10 +8,15 @@ import pytest
 
 from tests.trainers.runs import ACTOR, MODEL, REF, ROLLOUT, Stage, difference
 
-OWN_LOSS = """
+OWN = """
 def own_loss(x, p):
     d = x.logprobs - x.old_logprobs
     return -x.advantages * d + d.square(), {"distance": d.abs()}
+
+
+def own_estimator(x):
+    advantages = x.rewards()[:, None] * x.mask.cumsum(1) - x.token_rewards
+    return advantages, advantages
 """
 OPTIONS: dict[str, list[str]] = {
     "remax": ["algorithm.adv_estimator=remax"],
@@ -25,6 +30,7 @@ OPTIONS: dict[str, list[str]] = {
                f"{ACTOR}.ppo_epochs=2"],
     "full KL in the loss": [f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_type=full", f"{ACTOR}.kl_loss_coef=0.5"],
     "full KL in the reward": ["algorithm.use_kl_in_reward=True", "algorithm.kl_penalty=full"],
+    "own estimator": ["algorithm.custom_estimator.name=own_estimator"],
     "own loss": [f"{ACTOR}.policy_loss.custom_loss.name=own_loss", f"{ACTOR}.ppo_epochs=2"],
 }  # fmt: skip
 CUT = [f"{ACTOR}.ppo_micro_batch_size_per_gpu=1", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=3",
@@ -35,9 +41,10 @@ SGD = [f"{ACTOR}.optim.optimizer=SGD", f"{ACTOR}.optim.lr=0.1"]
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_two_steps_are_finite_and_the_same_for_any_micro_batches(stage: Stage, option: str) -> None:
-    path = stage.directory / "own_loss.py"
-    path.write_text(OWN_LOSS)
-    own = [f"{ACTOR}.policy_loss.custom_loss.path={path}"] if option == "own loss" else []
+    path = stage.directory / "own.py"
+    path.write_text(OWN)
+    sections = {"own loss": f"{ACTOR}.policy_loss.custom_loss", "own estimator": "algorithm.custom_estimator"}
+    own = [f"{sections[option]}.path={path}"] if option in sections else []
     more = [*SGD, *OPTIONS[option], *own]
     whole, cut = stage.run_ppo("whole", *more), stage.run_ppo("cut", *more, *CUT)
     assert difference(whole.weights(), cut.weights()) < 1e-6
