@@ -48,10 +48,10 @@ def corpus_texts(corpus: Path) -> Iterator[str]:
     from hone.data.chat import as_messages
     from hone.data.files import read_rows
 
-    rows = read_rows(corpus)
-    rows.require("prompt", "the text to train the tokenizer on")
-    for index, row in enumerate(rows):
-        yield from (message["content"] for message in as_messages(row["prompt"], rows.where(index)))
+    rows, use = read_rows(corpus), "the text to train the tokenizer on"
+    rows.require("prompt", use)
+    for row in rows:
+        yield from (message["content"] for message in as_messages(row.value("prompt", use), row.where))
         if isinstance(row.get("answer"), str):
             yield row["answer"]
 

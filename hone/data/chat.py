@@ -33,9 +33,28 @@ def render(tokenizer: Any, messages: list[Message], *, add_generation_prompt: bo
     from jinja2 import TemplateError
 
     try:
-        encoded = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=True
-        )
+        return list(_token_ids(tokenizer, messages, add_generation_prompt))
     except (TemplateError, TypeError) as problem:
         raise UserError(f"{where}: the chat template refuses these messages: {problem}.") from problem
-    return list(encoded["input_ids"])
+
+
+def rendered_lengths(
+    tokenizer: Any, conversations: list[tuple[list[Message], str]], *, add_generation_prompt: bool
+) -> list[int]:
+    """How many tokens `render` gives for each of several (messages, where): one call for all takes half the time."""
+    from jinja2 import TemplateError
+
+    try:
+        together = _token_ids(tokenizer, [messages for messages, _ in conversations], add_generation_prompt)
+        return [len(ids) for ids in together]
+    except (TemplateError, TypeError):  # one by one, the row at fault is named
+        return [
+            len(render(tokenizer, messages, add_generation_prompt=add_generation_prompt, where=where))
+            for messages, where in conversations
+        ]
+
+
+def _token_ids(tokenizer: Any, messages: Any, add_generation_prompt: bool) -> Any:
+    return tokenizer.apply_chat_template(
+        messages, add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=True
+    )["input_ids"]

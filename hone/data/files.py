@@ -1,7 +1,7 @@
 """Rows of parquet, json and jsonl files, laid end to end; a row is decoded only when it is asked for."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +12,36 @@ import pyarrow.parquet as pq
 from hone.errors import UserError
 
 ENDINGS = (".parquet", ".json", ".jsonl")
+
+
+class Row(dict[str, Any]):
+    """One decoded row, which knows its place: whoever misses something in it can say where."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        super().__init__(values)
+        self.where = where
+
+    def value(self, column: str, key: str) -> Any:
+        """What every row must have; `key` of the configuration names the column."""
+        value = self.get(column)
+        if value is None:
+            raise UserError(f"{self.where}: there is no value in column '{column}' ({key}). Add it, or remove the row.")
+        return value
+
+    def text(self, column: str, key: str) -> str:
+        value = self.value(column, key)
+        if not isinstance(value, str):
+            raise UserError(f"{self.where}, column '{column}': expected a text, found {value!r:.80}.")
+        return value
+
+    def mapping(self, column: str) -> dict[str, Any]:
+        """An object with named values; empty where the row has none."""
+        value = self.get(column) or {}
+        if not isinstance(value, dict):
+            raise UserError(
+                f"{self.where}, column '{column}': expected an object with named values, {{...}}, found {value!r:.80}."
+            )
+        return value
 
 
 class Source(Protocol):
@@ -49,7 +79,7 @@ class JsonSource:
     """Keeps the text of each row: much smaller than the decoded objects, and rows may differ in their types."""
 
     def __init__(self, path: Path) -> None:
-        text = path.read_text(encoding="utf-8")
+        text = _read_text(path)
         self.texts = _array_texts(path, text) if text.lstrip().startswith("[") else _line_texts(path, text)
         self.columns: list[str] = list(dict.fromkeys(name for text in self.texts for name in json.loads(text)))
 
@@ -61,6 +91,13 @@ class JsonSource:
 
     def column(self, name: str) -> Iterator[Any]:
         return (json.loads(text).get(name) for text in self.texts)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as problem:
+        raise UserError(f"{path} is not UTF-8 text: {problem}.") from problem
 
 
 def _array_texts(path: Path, text: str) -> list[str]:
@@ -94,7 +131,7 @@ def _check_object(row: Any, where: str) -> None:
         )
 
 
-class Rows(Sequence[dict[str, Any]]):
+class Rows(Sequence[Row]):
     """The rows of several files under one global index."""
 
     def __init__(self, paths: list[Path], sources: list[Source]) -> None:
@@ -109,7 +146,7 @@ class Rows(Sequence[dict[str, Any]]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         file, local = self._locate(index)
-        return self.sources[file].row(local)
+        return Row(self.sources[file].row(local), self.where(index))
 
     def _locate(self, index: int) -> tuple[int, int]:
         if not 0 <= index < len(self):

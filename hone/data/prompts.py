@@ -1,11 +1,8 @@
 """Prompts for RL, evaluation and generation: rows rendered by the chat template and fitted to a length."""
 
 import logging
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +10,18 @@ import numpy as np
 
 from hone.data.chat import Message, as_messages, render, require_chat_template
 from hone.data.files import read_rows
+from hone.data.lengths import Conversation, measure, refuse_longer
+from hone.data.schema import ground_truth
 from hone.data.truncation import check_truncation, cut
 from hone.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 CHOICE_STREAM = 0xC401CE  # apart from other uses of the same seed
+REMEDY = (
+    "Raise data.max_prompt_length, set data.truncation to left, right or middle, or drop such rows with "
+    "data.filter_overlong_prompts=True."
+)
 
 
 @dataclass
@@ -34,7 +37,11 @@ class Sample:
 
 
 class PromptDataset:
-    """The rows of `files` that stay after sampling and filtering; item i is a `Sample`, rendered on access."""
+    """The rows of `files` that stay after sampling and filtering; item i is a `Sample`, rendered on access.
+
+    Their mistakes are found when the data set is made, not when a row is drawn in the middle of a run. `length_key` and
+    `remedy` are what a user reads of prompts that are too long.
+    """
 
     def __init__(
         self,
@@ -52,6 +59,8 @@ class PromptDataset:
         max_samples: int = -1,
         shuffle: bool = False,
         seed: int = 42,
+        length_key: str = "data.max_prompt_length",
+        remedy: str = REMEDY,
     ) -> None:
         check_truncation(truncation)
         require_chat_template(tokenizer)
@@ -66,39 +75,42 @@ class PromptDataset:
         self.max_prompt_length = max_prompt_length
         self.truncation = truncation
         self.kept = choose_rows(len(self.rows), max_samples=max_samples, shuffle=shuffle, seed=seed)
-        if filter_overlong_prompts:
-            self.kept = self._drop_overlong(self.kept, workers=filter_overlong_prompts_workers)
+        self.kept = self._fitting(
+            filter_overlong=filter_overlong_prompts,
+            workers=filter_overlong_prompts_workers,
+            length_key=length_key,
+            remedy=remedy,
+        )
 
     def __len__(self) -> int:
         return len(self.kept)
 
     def __getitem__(self, index: int) -> Sample:
-        row = int(self.kept[index])
-        record = self.rows[row]
-        messages = as_messages(record[self.prompt_key], self._where(row))
+        sample = self._read(int(self.kept[index]))
+        ids = render(self.tokenizer, sample.messages, add_generation_prompt=True, where=self._where(sample.row))
+        sample.prompt_ids = cut(ids, self.max_prompt_length, self.truncation)
+        return sample
+
+    def _read(self, index: int) -> Sample:
+        """A row's sample without its token ids, which take longer than all the rest."""
+        row, key = self.rows[index], self.reward_fn_key
+        agent = row.get("agent_name")
         return Sample(
-            row=row,
-            prompt_ids=self._fitted_ids(row, messages),
-            messages=messages,
-            data_source="" if self.reward_fn_key is None else str(record[self.reward_fn_key]),
-            ground_truth=(record.get("reward_model") or {}).get("ground_truth"),
-            extra_info=record.get("extra_info") or {},
-            agent_name=record.get("agent_name"),
-            uid=str(row),
+            row=index,
+            prompt_ids=[],
+            messages=as_messages(row.value(self.prompt_key, "data.prompt_key"), self._where(index)),
+            data_source="" if key is None else str(row.value(key, "data.reward_fn_key")),
+            ground_truth=ground_truth(row),
+            extra_info=row.mapping("extra_info"),
+            agent_name=None if agent is None else str(agent),
+            uid=str(index),
         )
 
     def _where(self, row: int) -> str:
         return f"{self.rows.where(row)}, column '{self.prompt_key}'"
 
-    def _fitted_ids(self, row: int, messages: list[Message]) -> list[int]:
-        ids = render(self.tokenizer, messages, add_generation_prompt=True, where=self._where(row))
-        if len(ids) > self.max_prompt_length and self.truncation == "error":
-            raise UserError(
-                f"{self._where(row)}: the rendered prompt has {len(ids)} tokens, more than "
-                f"data.max_prompt_length={self.max_prompt_length}. Raise data.max_prompt_length, set data.truncation "
-                "to left, right or middle, or drop such rows with data.filter_overlong_prompts=True."
-            )
-        return cut(ids, self.max_prompt_length, self.truncation)
+    def _conversations(self) -> Iterator[Conversation]:
+        return ((self._read(int(row)).messages, self._where(int(row))) for row in self.kept)
 
     def _refuse_multimodal(self, keys: tuple[str, str]) -> None:
         for key in keys:
@@ -108,29 +120,34 @@ class PromptDataset:
                         f"{self.rows.where(row)} has {key}: multimodal input is not built. Use text-only rows."
                     )
 
-    def _drop_overlong(self, rows: np.ndarray, *, workers: int) -> np.ndarray:
-        prompts = ((self.rows[int(row)][self.prompt_key], self._where(int(row))) for row in rows)
-        measure = partial(prompt_length, self.tokenizer)
-        if workers > 1:
-            # spawn: a fork of a process that runs torch's threads may hang.
-            with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-                lengths = np.array(list(pool.map(measure, prompts, chunksize=256)))
-        else:
-            lengths = np.array([measure(prompt) for prompt in prompts])
-        kept = rows[lengths <= self.max_prompt_length]
+    def _fitting(self, *, filter_overlong: bool, workers: int, length_key: str, remedy: str) -> np.ndarray:
+        """The rows to keep; raises UserError for the first with a mistake, and for prompts that are too long."""
+        if not filter_overlong and self.truncation != "error":
+            for _ in self._conversations():  # reading a row is what finds its mistakes
+                pass
+            return self.kept
+        lengths = measure(
+            self.tokenizer, self._conversations(), total=len(self.kept), add_generation_prompt=True, workers=workers
+        )
+        if filter_overlong:
+            return self._without_overlong(lengths)
+        refuse_longer(
+            lengths,
+            self.max_prompt_length,
+            key=length_key,
+            what="prompt",
+            where=lambda i: self._where(int(self.kept[i])),
+            remedy=remedy,
+        )
+        return self.kept
+
+    def _without_overlong(self, lengths: np.ndarray) -> np.ndarray:
+        total, kept = len(self.kept), self.kept[lengths <= self.max_prompt_length]
         limit = f"data.max_prompt_length={self.max_prompt_length}"
-        logger.info("dropped %d of %d prompts longer than %s", len(rows) - len(kept), len(rows), limit)
+        logger.info("dropped %d of %d prompts longer than %s", total - len(kept), total, limit)
         if not len(kept):
-            raise UserError(
-                f"All {len(rows)} prompts are longer than {limit} (the shortest: {lengths.min()}). Raise it."
-            )
+            raise UserError(f"All {total} prompts are longer than {limit} (the shortest: {lengths.min()}). Raise it.")
         return kept
-
-
-def prompt_length(tokenizer: Any, prompt: tuple[Any, str]) -> int:
-    """Tokens of a rendered prompt, given its column's value and the place to name in an error."""
-    value, where = prompt
-    return len(render(tokenizer, as_messages(value, where), add_generation_prompt=True, where=where))
 
 
 def choose_rows(num_rows: int, *, max_samples: int, shuffle: bool, seed: int) -> np.ndarray:

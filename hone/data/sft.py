@@ -1,13 +1,16 @@
 """Demonstrations for supervised fine-tuning: token ids with a mask over the assistant's own tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hone.data.chat import Message, as_messages, render, require_chat_template
 from hone.data.files import read_rows
+from hone.data.lengths import Conversation, measure, refuse_longer
 from hone.data.prompts import choose_rows
 from hone.data.truncation import check_truncation, cut
 from hone.errors import UserError
@@ -21,7 +24,10 @@ class SFTSample:
 
 
 class SFTDataset:
-    """Rows with a prompt and a response; or, with `messages_key`, conversations with all assistant turns trained."""
+    """Rows with a prompt and a response; or, with `messages_key`, conversations with all assistant turns trained.
+
+    What is wrong with a row, or too long, is found when the data set is made, not when the row is drawn.
+    """
 
     def __init__(
         self,
@@ -52,43 +58,63 @@ class SFTDataset:
         self.max_length = max_length
         self.truncation = truncation
         self.kept = choose_rows(len(self.rows), max_samples=max_samples, shuffle=shuffle, seed=seed)
+        self._check_lengths()
 
     def __len__(self) -> int:
         return len(self.kept)
 
     def __getitem__(self, index: int) -> SFTSample:
         row = int(self.kept[index])
-        where = self.rows.where(row)
-        messages = self._conversation(row) if self.messages_key else self._prompt_and_response(row)
+        messages, where = self._conversation(row), self.rows.where(row)
         turns = [turn for turn, message in enumerate(messages) if message["role"] == "assistant"]
         if not self.messages_key:
             turns = turns[-1:]  # assistant turns inside the prompt are context, not demonstrations
         return self._fitted(row, *mask_turns(self.tokenizer, messages, turns, where=where))
 
     def _conversation(self, row: int) -> list[Message]:
-        where = f"{self.rows.where(row)}, column '{self.messages_key}'"
-        return as_messages(self.rows[row][self.messages_key], where)
+        return self._messages(row, self.messages_key) if self.messages_key else self._prompt_and_response(row)
 
-    def _prompt_and_response(self, row: int) -> list[Message]:
-        record, where = self.rows[row], self.rows.where(row)
-        response = record[self.response_key]
-        if not isinstance(response, str):
-            raise UserError(f"{where}, column '{self.response_key}': expected a text, found {response!r:.80}.")
-        prompt = as_messages(record[self.prompt_key], f"{where}, column '{self.prompt_key}'")
+    def _messages(self, index: int, column: str) -> list[Message]:
+        row = self.rows[index]
+        where = f"{row.where}, column '{column}'"
+        messages = as_messages(row.value(column, "data.messages_key"), where)
+        if messages[0]["role"] == "assistant":
+            raise UserError(f"{where}: the conversation begins with the assistant. Put what it answers before it.")
+        if all(message["role"] != "assistant" for message in messages):
+            raise UserError(f"{row.where}: nothing to train on, the assistant has no turn. Remove the row.")
+        return messages
+
+    def _prompt_and_response(self, index: int) -> list[Message]:
+        row = self.rows[index]
+        response = row.text(self.response_key, "data.response_key")
+        prompt = as_messages(row.value(self.prompt_key, "data.prompt_key"), f"{row.where}, column '{self.prompt_key}'")
         return [*prompt, {"role": "assistant", "content": response}]
 
-    def _fitted(self, row: int, input_ids: list[int], loss_mask: list[int]) -> SFTSample:
-        where, length, limit = self.rows.where(row), len(input_ids), self.max_length
-        if length > limit and self.truncation == "error":
-            raise UserError(
-                f"{where}: the rendered conversation has {length} tokens, more than data.max_length={limit}. "
-                "Raise data.max_length, or set data.truncation to left or right."
+    def _conversations(self) -> Iterator[Conversation]:
+        return ((self._conversation(int(row)), self.rows.where(int(row))) for row in self.kept)
+
+    def _check_lengths(self) -> None:
+        """Raises UserError for rows that are too long, or of which a cut leaves nothing to train on."""
+        lengths = measure(self.tokenizer, self._conversations(), total=len(self.kept), add_generation_prompt=False)
+        if self.truncation == "error":
+            refuse_longer(
+                lengths,
+                self.max_length,
+                key="data.max_length",
+                what="conversation",
+                where=lambda i: self.rows.where(int(self.kept[i])),
+                remedy="Raise data.max_length, or set data.truncation to left or right.",
             )
+        for index in np.flatnonzero(lengths > self.max_length):
+            self[int(index)]
+
+    def _fitted(self, row: int, input_ids: list[int], loss_mask: list[int]) -> SFTSample:
+        length, limit = len(input_ids), self.max_length
         input_ids, loss_mask = cut(input_ids, limit, self.truncation), cut(loss_mask, limit, self.truncation)
-        # The first token has nothing before it to be predicted from.
-        if not any(loss_mask[1:]):
+        loss_mask = [0, *loss_mask[1:]]  # the first token has nothing before it to be predicted from
+        if not any(loss_mask):
             raise UserError(
-                f"{where}: nothing to train on, no assistant token is left"
+                f"{self.rows.where(row)}: nothing to train on, no assistant token is left"
                 + (f" of {length} after truncation to data.max_length={limit}." if length > limit else ".")
                 + " Raise data.max_length or remove the row."
             )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
 from hone.config import Loaded
-from hone.config.schema.generation import EvaluationConfig
-from hone.data.files import read_rows
+from hone.config.schema.generation import EvaluationConfig, EvaluationDataConfig
+from hone.data.files import Row, read_rows
+from hone.data.schema import ground_truth
 from hone.errors import UserError
 from hone.rewards.manager import Reward, RewardManager
 from hone.rewards.scorers import default_compute_score
@@ -37,29 +40,41 @@ def evaluate(loaded: Loaded) -> dict[str, float]:
     return metrics
 
 
+@dataclass(frozen=True)
+class _Answered:
+    """A row's responses and what scores them."""
+
+    responses: list[str]
+    data_source: str
+    ground_truth: Any
+    extra_info: dict[str, Any]
+
+
 def _scores(config: EvaluationConfig, manager: RewardManager) -> tuple[list[str], list[str], list[Reward]]:
     data = config.data
     rows = read_rows(data.path)
     for key in ("response_key", "data_source_key", "reward_model_key"):
         rows.require(getattr(data, key), f"data.{key}")
+    # All rows are read before the first is scored: scoring may take long, and a mistake should not wait for it.
+    answered = [_read(row, data) for row in rows]
     sources, uids, rewards = [], [], []
-    for index in range(len(rows)):
-        row = rows[index]
-        responses = row[data.response_key]
-        if not isinstance(responses, list) or not all(isinstance(r, str) for r in responses) or not responses:
-            raise UserError(
-                f"{rows.where(index)}, column {data.response_key!r}: expected a list of at least one text, "
-                f"found {responses!r:.80}"
-            )
-        reward_model = row[data.reward_model_key] or {}
-        if not isinstance(reward_model, dict):
-            raise UserError(
-                f"{rows.where(index)}, column {data.reward_model_key!r}: expected an object with the key "
-                f"'ground_truth', found {reward_model!r:.80}"
-            )
-        truth = reward_model.get("ground_truth")
-        for response in responses:
-            sources.append(str(row[data.data_source_key]))
+    for index, row in enumerate(answered):
+        for response in row.responses:
+            sources.append(row.data_source)
             uids.append(str(index))
-            rewards.append(manager.score_one(sources[-1], response, truth, row.get("extra_info") or {}))
+            rewards.append(manager.score_one(row.data_source, response, row.ground_truth, row.extra_info))
     return sources, uids, rewards
+
+
+def _read(row: Row, keys: EvaluationDataConfig) -> _Answered:
+    responses = row.value(keys.response_key, "data.response_key")
+    if not isinstance(responses, list) or not responses or not all(isinstance(text, str) for text in responses):
+        raise UserError(
+            f"{row.where}, column '{keys.response_key}': expected a list of at least one text, found {responses!r:.80}"
+        )
+    return _Answered(
+        responses,
+        str(row.value(keys.data_source_key, "data.data_source_key")),
+        ground_truth(row, keys.reward_model_key),
+        row.mapping("extra_info"),
+    )

@@ -3,54 +3,56 @@
 from __future__ import annotations
 
 import json
-import logging
-import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from hone.agents import Trajectory
 from hone.cluster import Executor, Role
 from hone.config import Loaded
-from hone.config.schema.generation import GenerationConfig
-from hone.data.prompts import PromptDataset, Sample
+from hone.config.schema.generation import GenerationConfig, GenerationRolloutConfig
+from hone.data.prompts import PromptDataset
+from hone.data.responses import Answers, ResponseFile, check_ending
 from hone.errors import UserError
 from hone.models.load import load_causal_lm, load_tokenizer
-from hone.models.precision import pick_device
+from hone.models.precision import pick_device, stored_dtype
 from hone.rollout.interface import Sampling
 from hone.tracking.console import console, progress_bar
 from hone.trainers.sampling import trajectory_seed
 from hone.workers.rollout import GenerationWorker, RolloutTask
 from hone.workers.settings import RunSettings
 
-logger = logging.getLogger(__name__)
-
 
 def generate(loaded: Loaded, executor: Executor) -> None:
+    """Cheap things first: what can be wrong with the rows or the output is found before a model is loaded."""
     config: GenerationConfig = loaded.config
+    path, n = Path(config.data.output_path).expanduser(), config.data.n_samples
+    check_ending(path)
+    _check_model_length(config.rollout)
     tokenizer = load_tokenizer(config.model.path, trust_remote_code=config.data.trust_remote_code)
     prompts = _prompts(config, tokenizer)
+    output = ResponseFile(path, prompts.rows, prompts.kept)
     worker = _start(loaded, executor, tokenizer)
-    n, size = config.data.n_samples, config.data.batch_size or len(prompts)
-    responses: list[list[str]] = [[""] * n for _ in range(len(prompts))]
     tokens, begun = 0, time.perf_counter()
-    with progress_bar() as bar:
+    with Answers(output, n) as answers, progress_bar() as bar:
         task = bar.add_task("generating", total=len(prompts) * n)
-        for start in range(0, len(prompts), size):
-            chunk = range(start, min(start + size, len(prompts)))
-            samples = [_fitting(prompts, i, config.rollout.prompt_length) for i in chunk]
-            tasks = [
-                RolloutTask((start + i) * n + k, sample, _sampling(config, sample.uid, k))
-                for i, sample in enumerate(samples)
-                for k in range(n)
-            ]
-            for index, trajectory in worker.stream("rollout", tasks):
-                responses[index // n][index % n] = tokenizer.decode(trajectory.response_ids, skip_special_tokens=True)
-                tokens += len(trajectory.response_ids)
-                bar.advance(task)
-    seconds = time.perf_counter() - begun
-    _write(config, prompts, responses, {"responses": len(prompts) * n, "tokens": tokens, "seconds": seconds})
+        for index, trajectory in _trajectories(config, prompts, worker):
+            text = tokenizer.decode(trajectory.response_ids, skip_special_tokens=True)
+            answers.add(index // n, index % n, str(text))
+            tokens += len(trajectory.response_ids)
+            bar.advance(task)
+        seconds = time.perf_counter() - begun
+        output.write(answers.responses())
+    _report(path, {"responses": len(prompts) * n, "tokens": tokens, "seconds": seconds})
+
+
+def _check_model_length(rollout: GenerationRolloutConfig) -> None:
+    longest = rollout.prompt_length + rollout.response_length
+    if rollout.max_model_len is not None and rollout.max_model_len < longest:
+        raise UserError(
+            f"rollout.max_model_len={rollout.max_model_len} is too short for rollout.prompt_length + "
+            f"rollout.response_length={longest}. Remove it, or lower one of the two."
+        )
 
 
 def _prompts(config: GenerationConfig, tokenizer) -> PromptDataset:  # type: ignore[no-untyped-def]
@@ -59,26 +61,30 @@ def _prompts(config: GenerationConfig, tokenizer) -> PromptDataset:  # type: ign
         tokenizer=tokenizer,
         prompt_key=config.data.prompt_key,
         reward_fn_key=None,
-        max_prompt_length=sys.maxsize,
+        max_prompt_length=config.rollout.prompt_length,
         max_samples=config.data.max_samples,
+        length_key="rollout.prompt_length",
+        remedy="Raise rollout.prompt_length, or remove such rows.",
     )
 
 
-def _fitting(prompts: PromptDataset, index: int, longest: int) -> Sample:
-    sample = prompts[index]
-    if len(sample.prompt_ids) > longest:
-        raise UserError(
-            f"{prompts.rows.where(sample.row)}: the rendered prompt has {len(sample.prompt_ids)} tokens, more than "
-            f"rollout.prompt_length={longest}. Raise rollout.prompt_length"
-        )
-    return sample
+def _trajectories(config: GenerationConfig, prompts: PromptDataset, worker) -> Iterator[tuple[int, Trajectory]]:  # type: ignore[no-untyped-def]
+    """(i * n + k, the k-th answer to the i-th prompt) as they finish, `data.batch_size` prompts at a time."""
+    n, size = config.data.n_samples, config.data.batch_size or len(prompts)
+    for start in range(0, len(prompts), size):
+        samples = [(i, prompts[i]) for i in range(start, min(start + size, len(prompts)))]
+        tasks = [
+            RolloutTask(i * n + k, sample, _sampling(config, sample.uid, k)) for i, sample in samples for k in range(n)
+        ]
+        yield from worker.stream("rollout", tasks)
 
 
 def _start(loaded: Loaded, executor: Executor, tokenizer):  # type: ignore[no-untyped-def]
     config: GenerationConfig = loaded.config
     rollout = config.rollout
     run = RunSettings(pick_device(config.trainer.device), seed=config.trainer.seed, user_keys=loaded.user_keys)
-    dtype = run.compute_dtype(rollout.dtype, "rollout.dtype")
+    wanted = stored_dtype(config.model.path) if rollout.dtype == "auto" else rollout.dtype
+    dtype = run.compute_dtype(wanted, "rollout.dtype")
     source = run.source(
         config.model.path,
         config.model.override_config,
@@ -109,17 +115,8 @@ def _sampling(config: GenerationConfig, uid: str, k: int) -> Sampling:
     )
 
 
-def _write(config: GenerationConfig, prompts: PromptDataset, responses: list[list[str]], figures: dict) -> None:
-    """The rows with a `responses` column; the run's figures go to a file of the same name ending in .stats.json."""
-    path = Path(config.data.output_path).expanduser()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [{**prompts.rows[int(row)], "responses": r} for row, r in zip(prompts.kept, responses, strict=True)]
-    temporary = path.with_name(f".{path.name}.tmp")
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), temporary)
-    else:
-        temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    temporary.replace(path)
+def _report(path: Path, figures: dict[str, float]) -> None:
+    """The run's figures, which also go to a file of the output's name ending in .stats.json."""
     speed = figures["tokens"] / max(figures["seconds"], 1e-9)
     path.with_suffix(".stats.json").write_text(json.dumps({**figures, "tokens_per_second": speed}))
     console.print(

@@ -2,10 +2,10 @@ import logging
 
 import numpy as np
 import pytest
+from hone.data.lengths import measure, refuse_longer
 
 from hone.data import lengths as module
 from hone.data.chat import render
-from hone.data.lengths import measure, refuse_longer
 from hone.errors import UserError
 
 
@@ -64,7 +64,11 @@ def test_rows_that_are_too_long_are_counted_and_the_first_is_named():
         )
 
     refuse(1, 5)
-    with pytest.raises(UserError, match=r"^a\.jsonl, row 1: the rendered row has 6 tokens, more than data\.max_length=5\. Cut\.$"):
+    with pytest.raises(
+        UserError, match=r"^a\.jsonl, row 1: the rendered row has 6 tokens, more than data\.max_length=5\. Cut\.$"
+    ):
         refuse(5, 6)
-    with pytest.raises(UserError, match=r"row 0: .* 9 tokens.*2 of 3 rows are too long, the longest has 11 tokens\. Cut\.$"):
+    with pytest.raises(
+        UserError, match=r"row 0: .* 9 tokens.*2 of 3 rows are too long, the longest has 11 tokens\. Cut\.$"
+    ):
         refuse(9, 5, 11)

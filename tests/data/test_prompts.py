@@ -97,8 +97,8 @@ def test_a_long_prompt_outside_the_chosen_rows_is_no_error(tmp_path, tiny_tokeni
 
 def test_the_key_that_limits_the_length_can_have_another_name(tmp_path, tiny_tokenizer):
     path = write(tmp_path / "a.jsonl", [words(9)])
-    with pytest.raises(UserError, match=r"more than rollout\.prompt_length=4\. Raise rollout\.prompt_length\.$"):
-        dataset(path, tiny_tokenizer, max_prompt_length=4, length_key="rollout.prompt_length", remedy="")
+    with pytest.raises(UserError, match=r"more than rollout\.prompt_length=4\. Raise it\.$"):
+        dataset(path, tiny_tokenizer, max_prompt_length=4, length_key="rollout.prompt_length", remedy="Raise it.")
 
 
 def test_filtering_drops_what_is_too_long_keeps_global_rows_and_logs_the_count(tmp_path, tiny_tokenizer, caplog):

@@ -102,7 +102,9 @@ def test_truncation_cuts_ids_and_mask_together(tmp_path, tokenizer, excess):
     assert (right.input_ids, right.loss_mask) == (full.input_ids[:limit], full.loss_mask[:limit])
 
 
-@pytest.mark.parametrize("row", [{"prompt": "Tom has 5 cups.", "response": "5+8=13 #### 13"}, {"messages": CONVERSATION}])
+@pytest.mark.parametrize(
+    "row", [{"prompt": "Tom has 5 cups.", "response": "5+8=13 #### 13"}, {"messages": CONVERSATION}]
+)
 def test_wherever_the_left_cut_falls_the_first_token_is_not_trained_and_the_others_are(tmp_path, tokenizer, row):
     path = write(tmp_path / "a.jsonl", [row])
     options = {"tokenizer": tokenizer, "messages_key": "messages" if "messages" in row else None}
@@ -120,7 +122,9 @@ def test_wherever_the_left_cut_falls_the_first_token_is_not_trained_and_the_othe
 def test_long_rows_are_an_error_at_the_start_that_names_the_first_row_the_count_and_what_helps(tmp_path, tokenizer):
     rows = [{"prompt": "cups", "response": "5" * n} for n in (1, 60, 2, 80)]
     path = write(tmp_path / "a.jsonl", rows)
-    first, longest = (len(tokenizer(f"<|user|>cups<|end|><|assistant|>{'5' * n}<|end|>")["input_ids"]) for n in (60, 80))
+    first, longest = (
+        len(tokenizer(f"<|user|>cups<|end|><|assistant|>{'5' * n}<|end|>")["input_ids"]) for n in (60, 80)
+    )
     assert sum(SFTDataset(path, tokenizer=tokenizer, max_length=first - 1, max_samples=1)[0].loss_mask) == 2
     with pytest.raises(UserError) as caught:
         SFTDataset(path, tokenizer=tokenizer, max_length=first - 1)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from hone.cluster import LocalExecutor
 from hone.config import load
 from hone.data.files import read_rows
+from hone.errors import UserError
+from hone.trainers import generate as module
 from hone.trainers.evaluate import evaluate
 from hone.trainers.generate import generate
 from tests.trainers.runs import Stage
@@ -107,3 +112,87 @@ def test_other_columns_can_be_named(stage: Stage) -> None:
     path.write_text(json.dumps({"from": "arithmetic", "truth": {"ground_truth": "5"}, "said": ["#### 5"]}))
     keys = ("data.response_key=said", "data.data_source_key=from", "data.reward_model_key=truth")
     assert evaluated(stage, path, *keys)["val-core/arithmetic/reward/mean@1"] == 1.0
+
+
+@pytest.mark.parametrize("change", [{"data_source": None}, {"responses": None}, {"reward_model": "5"}])
+@pytest.mark.parametrize("absent", [False, True])
+def test_a_row_with_a_mistake_is_named_before_any_row_is_scored(
+    stage: Stage, change: dict[str, Any], absent: bool
+) -> None:
+    right = {"data_source": "arithmetic", "reward_model": {"ground_truth": "5"}, "responses": ["#### 5"]}
+    row = {name: value for name, value in {**right, **change}.items() if value is not None or not absent}
+    path = stage.directory / "answers.jsonl"
+    path.write_text(json.dumps(right) + "\n" + json.dumps(row))
+    scored = stage.directory / "scored.py"
+    scored.write_text("def compute_score(*_, **__):\n    raise SystemExit('scored too early')\n")
+    (name,) = change
+    with pytest.raises(UserError, match=rf"answers\.jsonl, row 1.*column '{name}'"):
+        evaluated(stage, path, f"custom_reward_function.path={scored}")
+
+
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever fails now fails before a model is loaded."""
+
+    def load_nothing(*_: Any, **__: Any) -> None:
+        raise AssertionError("a model is loaded before the mistake is found")
+
+    monkeypatch.setattr(module, "load_causal_lm", load_nothing)
+
+
+def json_lines(stage: Stage, *rows: dict[str, Any]) -> str:
+    path = stage.directory / "prompts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return f"data.path={path}"
+
+
+def test_a_mistake_is_found_before_a_model_is_loaded(stage: Stage, no_model: None) -> None:
+    right = {"prompt": "Tom has 5 cups."}
+    short = ["rollout.max_model_len=600", "rollout.response_length=500"]
+    empty = [json_lines(stage, {**right, "extra_info": {}})]
+    mistakes = {
+        r"data\.output_path=.*out\.csv": ("out.csv", []),
+        r"prompts\.jsonl.*column 'extra_info'.*\.jsonl": ("out.parquet", empty),
+        r"rollout\.max_model_len=600.*rollout\.prompt_length": ("out.jsonl", short),
+    }
+    for message, (name, more) in mistakes.items():
+        with pytest.raises(UserError, match=message):
+            generated(stage, name, *more)
+        assert not (stage.directory / name).exists()
+
+
+def test_a_long_prompt_is_found_before_a_model_is_loaded_wherever_it_stands(stage: Stage, no_model: None) -> None:
+    rows = json_lines(stage, *({"prompt": "cups " * count} for count in (2, 3, 2, 90)))
+    with pytest.raises(
+        UserError, match=r"row 3, column 'prompt'.*rollout\.prompt_length=50\. Raise rollout\.prompt_le"
+    ):
+        generated(stage, "out.jsonl", rows, "rollout.prompt_length=50", "data.batch_size=1")
+
+
+def test_columns_that_the_first_row_lacks_are_written(stage: Stage) -> None:
+    rows = json_lines(stage, {"prompt": "cups"}, {"prompt": "pens", "late": "x"})
+    assert [row["late"] for row in generated(stage, "out.parquet", rows)] == [None, "x"]
+
+
+def test_responses_outlive_a_run_that_dies(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = generated(stage, "whole.jsonl")
+
+    def full_disk(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(module.ResponseFile, "write", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        generated(stage, "out.parquet")
+    left = read_rows(stage.directory / "out.partial.jsonl")
+    assert sorted(map(str, answers(list(left)))) == sorted(map(str, answers(whole)))
+    assert not (stage.directory / "out.parquet").exists()
+
+
+@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
+def test_the_auto_dtype_is_the_one_that_the_model_was_saved_in(stage: Stage, stored: str) -> None:
+    model = stage.directory / "model"
+    shutil.copytree(stage.model, model)
+    AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, stored)).save_pretrained(model)
+    options = (f"model.path={model}", "rollout.response_length=20")
+    named, auto = (generated(stage, "out.jsonl", *options, f"rollout.dtype={dtype}") for dtype in (stored, "auto"))
+    assert answers(named) == answers(auto)

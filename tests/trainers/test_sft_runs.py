@@ -71,6 +71,12 @@ def test_an_option_changes_the_weights(stage: Stage, change: str) -> None:
     assert not same_weights(plain.weights(role="model"), changed.weights(role="model"))
 
 
+@pytest.mark.parametrize("longest", [6, 9, 30])
+def test_rows_cut_on_the_left_train_wherever_the_cut_falls(stage: Stage, longest: int) -> None:
+    run = stage.run_sft("run", "data.truncation=left", f"data.max_length={longest}", "trainer.test_freq=1")
+    assert all(math.isfinite(line[name]) for line in run.lines() for name in ("train/loss", "val/loss"))
+
+
 def test_only_so_many_checkpoints_are_kept(stage: Stage) -> None:
     run = stage.run_sft(
         "run", "trainer.save_freq=1", "trainer.total_training_steps=3", "trainer.max_ckpt_to_keep=2",
