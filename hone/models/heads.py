@@ -89,4 +89,4 @@ def _logprobs_of(
         return -F.cross_entropy(logits, labels, reduction="none"), None
     logprobs = logits.log_softmax(-1)
     spread = logprobs if entropy_grad else logprobs.detach()
-    return logprobs.gather(-1, labels[:, None]).squeeze(-1), -(spread.exp() * spread).sum(-1)
+    return logprobs.gather(-1, labels[:, None]).sum(-1), -(spread.exp() * spread).sum(-1)

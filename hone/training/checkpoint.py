@@ -1,4 +1,7 @@
-"""One engine's part of a checkpoint: weights, optimiser, random state, and a folder that transformers loads."""
+"""One engine's part of a checkpoint: weights, optimiser, random state, and a folder that transformers loads.
+
+Weights and the optimiser's state are written whole, by name: a checkpoint does not remember how many ranks wrote it.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from hone.errors import UserError
 from hone.training.engine import TorchEngine
+from hone.training.sharding import load_optimizer, load_weights, whole_optimizer
 
 MODEL, OPTIMIZER, EXTRA, HF_MODEL = "model.safetensors", "optimizer.pt", "extra.pt", "huggingface"
 
@@ -20,41 +25,73 @@ MODEL, OPTIMIZER, EXTRA, HF_MODEL = "model.safetensors", "optimizer.pt", "extra.
 def save_engine(
     engine: TorchEngine, folder: Path, contents: Collection[str], tokenizer: PreTrainedTokenizerBase | None = None
 ) -> None:
-    """Writes the parts named in `contents` (model, optimizer, extra, hf_model) and flushes them to disk."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if "model" in contents:
-        save_model(engine.model, str(folder / MODEL))
-    if "optimizer" in contents and engine.optimizer is not None:
-        torch.save(engine.optimizer.state_dict(), folder / OPTIMIZER)
-    if "extra" in contents:
-        torch.save(_random_state() | {"nonfinite_in_a_row": engine.nonfinite_in_a_row}, folder / EXTRA)
-    if "hf_model" in contents:
-        engine.model.save_pretrained(folder / HF_MODEL)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder / HF_MODEL)
-    flush(folder)
+    """Writes the parts named in `contents` (model, optimizer, extra, hf_model) and flushes them to disk. All ranks call
+    it; the first one writes, and the random states of all are kept."""
+    weights = engine.weights() if {"model", "hf_model"} & set(contents) else {}
+    optimizer = engine.optimizer if "optimizer" in contents else None
+    state = None if optimizer is None else whole_optimizer(engine.module, optimizer)
+    random = engine.ranks.gather(_random_state(engine.device))
+    if engine.ranks.rank == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        if "model" in contents:
+            save_file(_distinct(weights), folder / MODEL)
+        if state is not None:
+            torch.save(state, folder / OPTIMIZER)
+        if "extra" in contents:
+            torch.save({"random": random, "nonfinite_in_a_row": engine.nonfinite_in_a_row}, folder / EXTRA)
+        if "hf_model" in contents:
+            engine.model.save_pretrained(folder / HF_MODEL, state_dict=weights)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(folder / HF_MODEL)
+        flush(folder)
+    engine.ranks.barrier()
 
 
 def load_engine(engine: TorchEngine, folder: Path, contents: Collection[str]) -> None:
-    """Reads the parts back. Raises UserError naming the file when one that is asked for was never saved."""
+    """Reads the parts back. Raises UserError naming the file when one that is asked for was never saved. What the
+    configuration says of the optimiser (weight decay, betas, ...) counts, not what it said when the state was saved."""
     if "model" in contents:
-        load_model(engine.model, str(_present(folder / MODEL, "model")), device=str(engine.device))
+        file = _present(folder / MODEL, "model")
+        _load_weights(engine, load_file(file, device=str(engine.device)), file)
     if "optimizer" in contents and engine.optimizer is not None:
         state = torch.load(_present(folder / OPTIMIZER, "optimizer"), map_location=engine.device, weights_only=True)
-        engine.optimizer.load_state_dict(state)
+        settings = [{k: v for k, v in g.items() if k != "params"} for g in engine.optimizer.param_groups]
+        load_optimizer(engine.module, engine.optimizer, state)
+        for group, configured in zip(engine.optimizer.param_groups, settings, strict=True):
+            group.update(configured)
     if "extra" in contents:
         extra = torch.load(_present(folder / EXTRA, "extra"), weights_only=True)
         engine.nonfinite_in_a_row = extra["nonfinite_in_a_row"]
-        torch.set_rng_state(extra["torch"])
-        if torch.cuda.is_available() and extra["cuda"]:
-            torch.cuda.set_rng_state_all(extra["cuda"])
+        if len(extra["random"]) == engine.ranks.size:  # other ranks draw other numbers anyhow
+            _set_random_state(extra["random"][engine.ranks.rank], engine.device)
 
 
-def _random_state() -> dict[str, Any]:
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
+def _load_weights(engine: TorchEngine, saved: dict[str, Tensor], file: Path) -> None:
+    """Tied weights may stand in the file under one of their names."""
+    missing, unexpected = load_weights(engine.module, saved)
+    others = sorted((set(missing) - set(engine.model._tied_weights_keys or ())) | set(unexpected))
+    if others:
+        raise UserError(f"{file} holds the weights of another model: {others[0]!r} is in only one of the two")
+
+
+def _distinct(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Every weight once: safetensors refuses tensors that share memory."""
+    first: dict[tuple[int, Any], str] = {}
+    for name, tensor in weights.items():
+        first.setdefault((tensor.data_ptr(), tensor.shape), name)
+    return {name: weights[name].contiguous() for name in first.values()}
+
+
+def _random_state(device: torch.device) -> dict[str, Tensor]:
+    """Of the CPU and of the device that the engine runs on."""
+    state = {"cpu": torch.get_rng_state()}
+    return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def _set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
 
 
 def _present(file: Path, part: str) -> Path:

@@ -6,85 +6,38 @@ computed for the whole mini-batch: the gradient is the same for any micro-batch 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hone.algorithms import full_kl
 from hone.batch import Batch
 from hone.errors import UserError
-from hone.models.forward import hidden_states, shared_hidden_states
-from hone.models.heads import LogitHead, token_logprobs
-from hone.models.load import value_head
-from hone.models.precision import autocast
-from hone.training.micro_batches import MicroBatching, Prompts
+from hone.models.heads import LogitHead
+from hone.training.micro_batches import MicroBatch, MicroBatching, Prompts
+from hone.training.objective import Objective, TokenView
+from hone.training.outputs import ForwardOptions, OutputModule, Reference
+from hone.training.ranks import Ranks
 from hone.training.schedule import Schedule
+from hone.training.sharding import Sharding, Whole, whole_tensor, whole_weights
+
+logger = logging.getLogger(__name__)
 
 MAX_NONFINITE_STEPS = 3
 
 
-@dataclass
-class TokenView:
-    """A micro-batch's trained tokens, in order: columns [trained tokens] and the row each belongs to."""
-
-    columns: dict[str, Tensor]
-    segment_ids: Tensor
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.columns[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.columns
-
-
-@dataclass
-class Loss:
-    """What an objective returns for a micro-batch: the loss summed with its weights, sums to log, means to log."""
-
-    total: Tensor
-    sums: dict[str, Tensor] = field(default_factory=dict)  # scalars that add up over micro-batches
-    means: dict[str, Tensor] = field(default_factory=dict)  # [trained tokens], averaged over the mini-batch's tokens
-
-
-class Objective(Protocol):
-    @property
-    def want(self) -> frozenset[str]:
-        """Of "logprobs", "entropy", "full_kl", "values"."""
-        ...
-
-    def __call__(self, outputs: dict[str, Tensor], batch: TokenView) -> Loss: ...
-
-
-@dataclass(frozen=True)
-class ForwardOptions:
-    """How the model is run.
-
-    packed:      sequences laid end to end; shared_prompts: and equal prompts computed once (column prompt_length)
-    temperature: the sampler's, so that log-probs are those of the distribution that was sampled
-    chunk:       tokens whose logits exist at once; None: all of a micro-batch
-    compiled:    run the log-prob computation through torch.compile
-    """
-
-    packed: bool = True
-    shared_prompts: bool = False
-    temperature: float = 1.0
-    chunk: int | None = None
-    compiled: bool = False
-    compute_dtype: torch.dtype = torch.float32
-
-
 class TorchEngine:
-    """Holds one model and, when it trains, its optimiser.
+    """Holds one rank's part of a model and, when it trains, its optimiser.
 
     train:     micro-batches of an update; scoring: micro-batches of passes without gradient
     reference: an engine of the same model family in this process, for "full_kl", the exact KL to it
+    module:    what is called, an OutputModule around the model, sharded as `sharding` says
+    ranks:     that share the model; every method is then collective, and each rank brings its own trajectories
     """
 
     def __init__(
@@ -98,8 +51,14 @@ class TorchEngine:
         schedule: Schedule | None = None,
         grad_clip: float | None = 1.0,
         reference: TorchEngine | None = None,
+        module: nn.Module | None = None,
+        sharding: Sharding | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.model = model.train(optimizer is not None)
+        self.module = module or OutputModule(model, options)
+        self.sharding = sharding or Whole()
+        self.ranks = ranks or Ranks()
         self.scoring = scoring
         self.train = train or scoring
         self.options = options
@@ -109,13 +68,15 @@ class TorchEngine:
         self.reference = reference
         self.peak_lrs = [g["lr"] for g in optimizer.param_groups] if optimizer else []
         self.nonfinite_in_a_row = 0
+        self._whole_head: LogitHead | None = None
 
     @property
     def stochastic(self) -> bool:
-        """Whether two passes in training mode differ: dropout, or noise in a router."""
-        config = self.model.config.get_text_config()
-        noise = (getattr(config, name, None) for name in ("attention_dropout", "router_jitter_noise"))
-        return any(noise) or any(isinstance(m, nn.Dropout) and m.p > 0 for m in self.model.modules())
+        """Whether two passes in training mode differ: dropout of any kind, or noise in a router."""
+        config = self.model.config.get_text_config().to_dict()
+        noise = ("dropout", "pdrop", "layerdrop", "drop_path", "jitter")
+        named = any(isinstance(v, float) and v > 0 for k, v in config.items() if any(part in k for part in noise))
+        return named or any(isinstance(m, nn.Dropout) and m.p > 0 for m in self.model.modules())
 
     @property
     def device(self) -> torch.device:
@@ -124,21 +85,20 @@ class TorchEngine:
     def parameters(self) -> Iterator[nn.Parameter]:
         return self.model.parameters()
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
+    def weights(self) -> dict[str, Tensor]:
         """Names as Hugging Face has them, with the whole tensors."""
-        yield from self.model.state_dict().items()
+        return dict(self.model.state_dict()) if self.sharding.whole else whole_weights(self.module)
 
     @torch.no_grad()
     def forward(self, batch: Batch, want: Iterable[str], *, mask: str = "response_mask") -> Batch:
         """A batch of the same sequences with one column per output: fp32 [tokens], 0 where `mask` is 0."""
         names = sorted(want)
         columns = {name: torch.zeros(batch.num_tokens) for name in names}
-        self.model.eval()
+        self.module.eval()
         needed = batch.only(["input_ids", "prompt_length", mask])
-        for rows, micro in self._micro_batches(needed, self.scoring):
-            trained = _trained_tokens(micro, mask)
-            outputs = self._outputs(micro, trained, frozenset(names))
-            _fill(columns, outputs, _source_tokens(batch, rows)[trained])
+        for micro in self._micro_batches(needed, self.scoring, mask):
+            outputs = self._outputs(micro, frozenset(names))
+            _fill(columns, outputs, micro)
         return Batch(batch.offsets, columns)
 
     def step(self, mini_batch: Batch, objective: Objective, *, training_step: int, mask: str = "response_mask") -> dict:
@@ -155,35 +115,41 @@ class TorchEngine:
         """`step` that also returns the outputs named in `watch` as its own forward pass computed them: the columns
         that `forward` would have given before the step."""
         assert self.optimizer is not None, "this engine only scores"
-        self.model.train()
+        self.module.train()
         self.optimizer.zero_grad(set_to_none=True)
         sums: dict[str, float] = defaultdict(float)
         means: dict[str, float] = defaultdict(float)
-        count = int(mini_batch[mask].sum())
-        finite = True
         watched = {name: torch.zeros(mini_batch.num_tokens) for name in watch}
-        for rows, micro in self._micro_batches(mini_batch, self.train):
-            trained = _trained_tokens(micro, mask)
-            if len(trained) == 0:
+        infinite = 0
+        for micro in self._micro_batches(mini_batch, self.train, mask):
+            outputs = self._outputs(micro, objective.want, frozenset(watched))
+            loss = objective(outputs, self._view(micro))
+            infinite += not bool(loss.total.isfinite())
+            (self.sharding.loss_scale * loss.total).backward()
+            if micro.idle:
                 continue
-            outputs = self._outputs(micro, trained, objective.want, frozenset(watched))
-            loss = objective(outputs, self._view(micro, trained))
-            finite = finite and bool(loss.total.isfinite())
-            loss.total.backward()
             for name, value in loss.sums.items():
                 sums[name] += float(value)
             for name, values in loss.means.items():
                 means[name] += float(values.sum())
-            _fill(watched, outputs, _source_tokens(mini_batch, rows)[trained])
-        metrics = {**sums, **{name: value / max(count, 1) for name, value in means.items()}}
-        metrics |= self._apply(training_step, trainable=count > 0, finite=finite)
+            _fill(watched, outputs, micro)
+        totals = self.ranks.sum({"trained": int(mini_batch[mask].sum()), "infinite": infinite})
+        count = max(totals["trained"], 1)
+        metrics = self.ranks.sum({**sums, **{name: value / count for name, value in means.items()}})
+        metrics |= self._apply(training_step, trainable=totals["trained"] > 0, finite=not totals["infinite"])
         return Batch(mini_batch.offsets, watched), metrics
 
-    def _micro_batches(self, batch: Batch, batching: MicroBatching) -> Iterator[tuple[list[int], Batch]]:
-        """The rows of each micro-batch, and the micro-batch."""
+    def _micro_batches(self, batch: Batch, batching: MicroBatching, mask: str) -> Iterator[MicroBatch]:
+        """The micro-batches that have trained tokens. Ranks that share a sharded model all run as many passes: those
+        with fewer end with idle ones."""
         prompts = Prompts.of(batch) if self.options.shared_prompts else None
-        for rows in batching.plan(batch.lengths.tolist(), prompts):
-            yield rows, batch.select(rows)
+        trains = torch.zeros(len(batch), dtype=torch.bool).index_fill_(0, batch.segment_ids[batch[mask].bool()], True)
+        plan = [rows for rows in batching.plan(batch.lengths.tolist(), prompts) if bool(trains[rows].any())]
+        most = len(plan) if self.sharding.whole else max(self.ranks.gather(len(plan)))
+        for rows in plan:
+            yield MicroBatch.of(batch, rows, mask)
+        for _ in range(most - len(plan)):
+            yield MicroBatch.nothing(batch)
 
     def _apply(self, training_step: int, *, trainable: bool, finite: bool) -> dict[str, float]:
         assert self.optimizer is not None
@@ -193,7 +159,7 @@ class TorchEngine:
         metrics = {"lr": self.peak_lrs[0] * factor, "grad_norm": 0.0, "nonfinite_steps": 0.0}
         if not trainable:
             return metrics
-        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.grad_clip))
+        norm = self.sharding.clip(self.module, self.grad_clip)
         if not (finite and math.isfinite(norm)):
             return {**metrics, **self._skip()}
         self.nonfinite_in_a_row = 0
@@ -213,79 +179,32 @@ class TorchEngine:
         return {"nonfinite_steps": 1.0}
 
     def _outputs(
-        self, micro: Batch, trained: Tensor, want: frozenset[str], watch: frozenset[str] = frozenset()
+        self, micro: MicroBatch, want: frozenset[str], watch: frozenset[str] = frozenset()
     ) -> dict[str, Tensor]:
-        """The outputs wanted or watched, at the trained tokens; what is only watched has no gradient. What speaks of
-        token t comes from the hidden state of token t-1."""
-        index = trained.to(self.device)
-        options = self.options
-        with self._autocast():
-            hidden = self._states(micro, index)
-            if "values" in want:
-                return {"values": value_head(self.model)(hidden).squeeze(-1).float()}
-            logprobs, entropy = token_logprobs(
-                hidden,
-                LogitHead.of(self.model),
-                micro["input_ids"][trained].to(self.device),
-                temperature=options.temperature,
-                entropy="entropy" in want | watch,
-                entropy_grad="entropy" in want,
-                chunk=options.chunk,
-                compiled=options.compiled,
-            )
-            outputs = {"logprobs": logprobs} if entropy is None else {"logprobs": logprobs, "entropy": entropy}
-            if "full_kl" in want:
-                outputs["full_kl"] = self._full_kl(hidden, micro, index)
-        return outputs
+        reference = self._reference(micro) if "full_kl" in want else None
+        return self.module(micro.batch, micro.trained, want, watch, reference)
 
-    def _autocast(self) -> AbstractContextManager[object]:
-        return autocast(self.device, next(self.model.parameters()).dtype, self.options.compute_dtype)
-
-    def _states(self, micro: Batch, index: Tensor) -> Tensor:
-        """[trained tokens, H] the hidden states that predict the trained tokens."""
-        ids, lengths = micro["input_ids"].to(self.device), micro.lengths.tolist()
-        if self.options.shared_prompts:
-            prompts = Prompts.of(micro)
-            return shared_hidden_states(self.model, ids, lengths, prompts.lengths, prompts.families, index - 1)
-        return hidden_states(self.model, ids, lengths, packed=self.options.packed).index_select(0, index - 1)
-
-    def _full_kl(self, hidden: Tensor, micro: Batch, index: Tensor) -> Tensor:
-        """KL(this model || reference) over the whole vocabulary, [trained tokens]."""
+    def _reference(self, micro: MicroBatch) -> Reference:
         reference = self.reference
         assert reference is not None, "full_kl needs a reference"
-        with torch.no_grad(), reference._autocast():
-            ref_hidden = reference._states(micro, index)
-        head, ref_head, dtype = LogitHead.of(self.model), LogitHead.of(reference.model), self.options.compute_dtype
-        return full_kl(
-            *(column.to(dtype) for column in (hidden, head.weight, ref_hidden, ref_head.weight)),
-            bias=None if head.bias is None else head.bias.to(dtype),
-            ref_bias=None if ref_head.bias is None else ref_head.bias.to(dtype),
-            scale=head.multiplier,
-            softcap=head.softcap,
-            temperature=self.options.temperature,
-        )
+        with torch.no_grad():
+            hidden = reference.module(micro.batch, micro.trained, frozenset({"hidden"}))["hidden"]
+        return Reference(hidden, reference._head())
 
-    def _view(self, micro: Batch, trained: Tensor) -> TokenView:
-        columns = {k: v[trained].to(self.device) for k, v in micro.tokens.items()}
-        return TokenView(columns, micro.segment_ids[trained].to(self.device))
+    def _head(self) -> LogitHead:
+        """Of a model that does not train: gathered once."""
+        if self._whole_head is None:
+            head = LogitHead.of(self.model)
+            bias = None if head.bias is None else whole_tensor(head.bias)
+            self._whole_head = replace(head, weight=whole_tensor(head.weight), bias=bias)
+        return self._whole_head
+
+    def _view(self, micro: MicroBatch) -> TokenView:
+        columns = {k: v[micro.trained].to(self.device) for k, v in micro.batch.tokens.items()}
+        return TokenView(columns, micro.batch.segment_ids[micro.trained].to(self.device))
 
 
-def _fill(columns: dict[str, Tensor], outputs: dict[str, Tensor], places: Tensor) -> None:
+def _fill(columns: dict[str, Tensor], outputs: dict[str, Tensor], micro: MicroBatch) -> None:
     """Writes a micro-batch's outputs to their places in the columns of the whole batch."""
     for name, column in columns.items():
-        column[places] = outputs[name].detach().float().cpu()
-
-
-def _trained_tokens(micro: Batch, mask: str) -> Tensor:
-    """Indices of the tokens under the mask. A sequence's first token has nothing before it that could predict it."""
-    trained = micro[mask].nonzero().squeeze(1)
-    if len(trained) and torch.isin(trained, micro.offsets[:-1][micro.lengths > 0]).any():
-        raise ValueError(
-            f"the first token of a sequence is marked in {mask!r}, but nothing stands before it to predict it"
-        )
-    return trained
-
-
-def _source_tokens(batch: Batch, rows: list[int]) -> Tensor:
-    """Where the tokens of `batch.select(rows)` stand in the batch."""
-    return torch.cat([torch.arange(int(batch.offsets[r]), int(batch.offsets[r + 1])) for r in rows])
+        column[micro.places] = outputs[name][: len(micro.places)].detach().float().cpu()

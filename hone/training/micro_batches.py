@@ -5,8 +5,45 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from hone.batch import Batch
 from hone.errors import UserError
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """batch: the rows of one pass; trained: [n] its tokens under the mask; places: [n] where they stand in the whole.
+
+    An idle one has no places: a token that a rank computes only because the others still work.
+    """
+
+    batch: Batch
+    trained: Tensor
+    places: Tensor
+
+    @property
+    def idle(self) -> bool:
+        return len(self.places) == 0
+
+    @classmethod
+    def of(cls, whole: Batch, rows: list[int], mask: str) -> MicroBatch:
+        batch = whole.select(rows)
+        trained = batch[mask].nonzero().squeeze(1)
+        if len(trained) and torch.isin(trained, batch.offsets[:-1][batch.lengths > 0]).any():
+            raise ValueError(
+                f"the first token of a sequence is marked in {mask!r}, but nothing stands before it to predict it"
+            )
+        source = torch.cat([torch.arange(int(whole.offsets[r]), int(whole.offsets[r + 1])) for r in rows])
+        return cls(batch, trained, source[trained])
+
+    @classmethod
+    def nothing(cls, whole: Batch) -> MicroBatch:
+        """Two tokens with every column 0, the loss weight among them."""
+        tokens = {k: v.new_zeros(2, *v.shape[1:]) for k, v in whole.tokens.items()}
+        batch = Batch(torch.tensor([0, 2]), tokens, {"prompt_length": torch.ones(1, dtype=torch.int64)})
+        return cls(batch, torch.tensor([1]), torch.empty(0, dtype=torch.int64))
 
 
 @dataclass(frozen=True)

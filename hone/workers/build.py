@@ -8,9 +8,10 @@ from torch import nn
 from hone.config.schema.optim import OptimizerKeys
 from hone.config.schema.ppo import PPOConfig
 from hone.models.load import load_causal_lm, load_value_model
-from hone.training.engine import ForwardOptions, TorchEngine
+from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
 from hone.training.optimizer import build_optimizer
+from hone.training.outputs import ForwardOptions
 from hone.training.schedule import Schedule, warmup_steps
 from hone.workers.settings import RunSettings
 

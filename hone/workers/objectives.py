@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hone.algorithms import PolicyLoss, PolicyLossInputs, PolicyLossParams, get_policy_loss, kl_estimate, value_loss
-from hone.training.engine import Loss, TokenView
+from hone.training.objective import Loss, TokenView
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from hone.batch import Batch
 from hone.config.schema.sft import SFTConfig
 from hone.models.load import load_causal_lm, load_tokenizer
 from hone.training.checkpoint import load_engine, save_engine
-from hone.training.engine import ForwardOptions, TorchEngine
+from hone.training.engine import TorchEngine
+from hone.training.outputs import ForwardOptions
 from hone.workers.build import LOGIT_CHUNK, micro_batching, optimizer_of, schedule_of
 from hone.workers.objectives import LikelihoodObjective
 from hone.workers.settings import RunSettings

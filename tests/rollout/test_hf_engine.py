@@ -13,8 +13,9 @@ from hone.models import forward
 from hone.rollout.hf import HFEngine
 from hone.rollout.hf import engine as engine_module
 from hone.rollout.interface import Completion, Sampling
-from hone.training.engine import ForwardOptions, TorchEngine
+from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
+from hone.training.outputs import ForwardOptions
 from tests.models_of_families import FAMILIES, random_ids, tiny
 
 LENGTHS = [5, 9, 3, 12, 1, 7]

@@ -9,8 +9,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hone.errors import UserError
 from hone.models.load import ModelSource, load_value_model
 from hone.training.checkpoint import EXTRA, MODEL, OPTIMIZER, load_engine, save_engine
-from hone.training.engine import ForwardOptions, TorchEngine
+from hone.training.engine import TorchEngine
 from hone.training.optimizer import build_optimizer
+from hone.training.outputs import ForwardOptions
 from hone.training.schedule import Schedule
 from tests.models_of_families import tiny
 from tests.training.test_engine import MICRO, POLICY, make_batch, poisoned
@@ -32,7 +33,7 @@ def train(engine: TorchEngine, steps: range) -> list[dict]:
 
 
 def weights(engine: TorchEngine) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in engine.weights()}
+    return {name: tensor.clone() for name, tensor in engine.weights().items()}
 
 
 def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:

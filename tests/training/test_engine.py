@@ -8,8 +8,9 @@ import torch
 from hone.algorithms import LOSS_AGG_MODES, PolicyLossParams, loss_weights
 from hone.batch import Batch
 from hone.errors import UserError
-from hone.training.engine import ForwardOptions, TorchEngine
+from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
+from hone.training.outputs import ForwardOptions
 from hone.workers.objectives import LikelihoodObjective, PolicyObjective
 from tests.models_of_families import random_ids, tiny
 

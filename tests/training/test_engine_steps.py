@@ -10,9 +10,10 @@ from transformers import Qwen3Config, Qwen3ForTokenClassification
 
 from hone.batch import Batch
 from hone.errors import UserError
-from hone.training.engine import ForwardOptions, TorchEngine
+from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
 from hone.training.optimizer import build_optimizer
+from hone.training.outputs import ForwardOptions
 from hone.workers.objectives import PolicyObjective, ValueObjective
 from tests.models_of_families import SHAPE, tiny
 from tests.training.test_engine import MICRO, POLICY, PROMPTS, RESPONSES, make_batch

@@ -10,8 +10,9 @@ from transformers import GraniteConfig, GraniteForCausalLM, PhiConfig, PhiForCau
 
 from hone.algorithms import PolicyLossParams
 from hone.batch import Batch
-from hone.training.engine import ForwardOptions, TorchEngine
+from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
+from hone.training.outputs import ForwardOptions
 from hone.workers.objectives import PolicyObjective
 from tests.models_of_families import SHAPE, tiny
 from tests.training.test_engine import MICRO, make_batch

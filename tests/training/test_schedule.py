@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from hone.training.engine import ForwardOptions, TorchEngine
+from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
+from hone.training.outputs import ForwardOptions
 from hone.training.schedule import SCHEDULES, Schedule, warmup_steps
 from tests.models_of_families import tiny
 from tests.training.test_engine import POLICY, make_batch
