@@ -7,7 +7,8 @@ from hone.cli.begin import begin
 
 def run(argv: list[str]) -> None:
     loaded = begin("ppo", argv)
-    from hone.cluster import LocalExecutor
+    from hone.cli.processes import processes
     from hone.trainers.ppo import PPOTrainer
 
-    PPOTrainer(loaded, LocalExecutor()).fit()
+    with processes(loaded.config) as executor:
+        PPOTrainer(loaded, executor).fit()

@@ -65,7 +65,6 @@ def _except(choices: Any, *missing: str) -> tuple[str, ...]:
 
 
 ENGINES, ONE_PROCESS = "only hone's own engine is built", "runs use one process"
-SHARDED = "there is one process, so nothing is sharded"
 FLOATS = _except(Dtype, "fp16", "float16")
 FP16 = "half precision needs loss scaling"
 
@@ -77,7 +76,6 @@ def _fsdp(prefix: str, *, trained: bool) -> tuple[NotBuilt, ...]:
             NotBuilt(f"{prefix}.{name}", (False,), "weights and optimiser state stay on the device")
             for name in offloads
         ),
-        NotBuilt(f"{prefix}.fsdp_size", (-1, 1), SHARDED),
         NotBuilt(f"{prefix}.model_dtype", FLOATS, FP16),
         NotBuilt(f"{prefix}.mixed_precision.param_dtype", FLOATS, FP16),
         NotBuilt(f"{prefix}.mixed_precision.reduce_dtype", FLOATS, FP16),
@@ -183,17 +181,15 @@ _CRITIC = (
 )
 _REWARD = (
     NotBuilt("reward_model.enable", (False,), "rewards from models"),
-    NotBuilt("reward_model.reward_manager", ("naive",), "other managers"),
+    NotBuilt("reward_model.reward_manager", ("naive", "prime"), "other managers"),
     NotBuilt("reward_model.sandbox_fusion.url", (None,), "code sandboxes"),
     *_profiler("reward_model.profiler"),
 )
 _TRAINER = (
-    *_processes(),
     NotBuilt("trainer.default_hdfs_dir", (None,), "remote folders", instead="set trainer.default_local_dir"),
     NotBuilt("trainer.remove_previous_ckpt_in_save", (False,), "it is deprecated",
              instead="set trainer.max_actor_ckpt_to_keep=1 and trainer.max_critic_ckpt_to_keep=1"),
     NotBuilt("trainer.del_local_ckpt_after_load", (False,), "checkpoints are never deleted on load"),
-    NotBuilt("trainer.ray_wait_register_center_timeout", (300,), "Ray"),
     NotBuilt("trainer.profile_steps", (None,), "profiling"),
     NotBuilt("trainer.controller_nsight_options", ({
         "trace": "cuda,nvtx,cublas,ucx", "cuda-memory-usage": "true", "cuda-graph-trace": "graph",
@@ -202,8 +198,6 @@ _TRAINER = (
         "trace": "cuda,nvtx,cublas,ucx", "cuda-memory-usage": "true", "cuda-graph-trace": "graph",
         "capture-range": "cudaProfilerApi", "capture-range-end": None, "kill": "none",
     },), "profiling", instead="remove trainer.worker_nsight_options"),
-    NotBuilt("ray_init.num_cpus", (None,), "Ray"),
-    NotBuilt("ray_init.timeline_json_file", (None,), "Ray"),
 )  # fmt: skip
 _SFT = (
     *_processes(),

@@ -79,6 +79,11 @@ class TorchEngine:
         return named or any(isinstance(m, nn.Dropout) and m.p > 0 for m in self.model.modules())
 
     @property
+    def num_parameters(self) -> int:
+        """Of the whole model, sharded or not."""
+        return next(m for m in self.module.modules() if isinstance(m, OutputModule)).num_parameters
+
+    @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from hone.errors import UserError
 
@@ -32,7 +33,10 @@ def build_optimizer(
     known = inspect.signature(cls).parameters
     arguments = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
     arguments = {k: v for k, v in arguments.items() if k in known}
-    if module == "torch.optim" and "fused" in known and not {"foreach", "differentiable"} & set(overrides or ()):
+    trained = [p for p in parameters if p.requires_grad]
+    # Shards have a fused kernel for Adam alone.
+    fusible = "fused" in known and (name in ("Adam", "AdamW") or not any(isinstance(p, DTensor) for p in trained))
+    if module == "torch.optim" and fusible and not {"foreach", "differentiable"} & set(overrides or ()):
         arguments["fused"] = True  # one kernel over all parameters: a third of the step's time on small models
     for key, value in (overrides or {}).items():
         if key not in known:
@@ -40,7 +44,7 @@ def build_optimizer(
                 f"optim.override_optimizer_config: {module}.{name} takes no {key!r}; it takes {sorted(known)}"
             )
         arguments[key] = tuple(value) if isinstance(value, list) else value
-    return cls([p for p in parameters if p.requires_grad], **arguments)
+    return cls(trained, **arguments)
 
 
 def _optimizer_class(module: str, name: str) -> Any:

@@ -54,6 +54,7 @@ class OutputModule(nn.Module):
         super().__init__()
         self.model = model
         self.options = options
+        self.num_parameters = sum(p.numel() for p in model.parameters())  # before any sharding
 
     def forward(
         self,

@@ -59,7 +59,7 @@ class ActorWorker:
         config = self.engine.model.config.get_text_config()
         head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return TrainingCost(
-            parameters=sum(p.numel() for p in self.engine.parameters()),
+            parameters=self.engine.num_parameters,
             attention_width=config.num_hidden_layers * config.num_attention_heads * head_size,
             peak=measured_peak_flops(self.engine.device, self.engine.options.compute_dtype),
         )

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
+from hone.config.schema.fsdp import ForwardFsdpConfig
 from hone.config.schema.optim import OptimizerKeys
 from hone.config.schema.ppo import PPOConfig
-from hone.models.load import load_causal_lm, load_value_model
+from hone.models.load import ModelSource, load_causal_lm, load_value_model
+from hone.models.precision import DTYPES
 from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
 from hone.training.optimizer import build_optimizer
-from hone.training.outputs import ForwardOptions
+from hone.training.outputs import ForwardOptions, OutputModule
 from hone.training.schedule import Schedule, warmup_steps
+from hone.training.sharding import Sharding, ShardOptions, shard
 from hone.workers.settings import RunSettings
 
 LOGIT_CHUNK = 1024  # tokens whose logits exist at once with fused kernels
@@ -21,25 +25,15 @@ ACTOR = "actor_rollout_ref.actor"
 
 def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | None) -> TorchEngine:
     """The policy with its optimiser, and the reference in this process if there is one."""
-    policy, actor, rollout = (
-        config.actor_rollout_ref.model,
-        config.actor_rollout_ref.actor,
-        config.actor_rollout_ref.rollout,
-    )
-    model = load_causal_lm(
-        run.source(
-            policy.path,
-            policy.override_config,
-            model_dtype=actor.fsdp_config.model_dtype,
-            trust_remote_code=policy.trust_remote_code,
-            external_lib=policy.external_lib,
-            gradient_checkpointing=policy.enable_gradient_checkpointing,
-            packed=policy.use_remove_padding,
-        )
-    )
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    model = load_causal_lm(policy_source(config, run))
+    options = _policy_options(config, run, actor.fsdp_config, f"{ACTOR}.fsdp_config")
+    module, sharding = sharded(model, options, actor.strategy, actor.fsdp_config, f"{ACTOR}.fsdp_config")
     return TorchEngine(
         model,
-        options=_policy_options(config, run, actor.fsdp_config.mixed_precision.param_dtype, f"{ACTOR}.fsdp_config"),
+        module=module,
+        sharding=sharding,
+        options=options,
         scoring=micro_batching(
             rollout.log_prob_micro_batch_size_per_gpu,
             rollout.log_prob_use_dynamic_bsz,
@@ -52,7 +46,7 @@ def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | N
             actor.ppo_max_token_len_per_gpu,
             f"{ACTOR}.ppo_max_token_len_per_gpu",
         ),
-        optimizer=optimizer_of(model, actor.optim),
+        optimizer=optimizer_of(module, actor.optim),
         schedule=schedule_of(actor.optim, actor.optim.lr_scheduler_type, run.total_steps),
         grad_clip=actor.grad_clip,
         reference=reference,
@@ -72,10 +66,14 @@ def reference_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             packed=policy.use_remove_padding,
         )
     ).requires_grad_(False)
-    precision = reference.fsdp_config.mixed_precision.param_dtype
+    section = "actor_rollout_ref.ref.fsdp_config"
+    options = _policy_options(config, run, reference.fsdp_config, section)
+    module, sharding = sharded(model, options, reference.strategy, reference.fsdp_config, section)
     return TorchEngine(
         model,
-        options=_policy_options(config, run, precision, "actor_rollout_ref.ref.fsdp_config"),
+        module=module,
+        sharding=sharding,
+        options=options,
         scoring=micro_batching(
             reference.log_prob_micro_batch_size_per_gpu,
             reference.log_prob_use_dynamic_bsz,
@@ -100,14 +98,17 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             packed=critic.model.use_remove_padding,
         )
     )
-    dtype = run.compute_dtype(fsdp.mixed_precision.param_dtype, "critic.model.fsdp_config.mixed_precision.param_dtype")
+    options = ForwardOptions(
+        packed=critic.model.use_remove_padding,
+        shared_prompts=critic.model.use_remove_padding and config.actor_rollout_ref.actor.use_prefix_grouper,
+        compute_dtype=_compute_dtype(run, fsdp, "critic.model.fsdp_config"),
+    )
+    module, sharding = sharded(model, options, critic.strategy, fsdp, "critic.model.fsdp_config")
     return TorchEngine(
         model,
-        options=ForwardOptions(
-            packed=critic.model.use_remove_padding,
-            shared_prompts=critic.model.use_remove_padding and config.actor_rollout_ref.actor.use_prefix_grouper,
-            compute_dtype=dtype,
-        ),
+        module=module,
+        sharding=sharding,
+        options=options,
         scoring=micro_batching(
             critic.forward_micro_batch_size_per_gpu,
             critic.use_dynamic_bsz,
@@ -120,13 +121,55 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             critic.ppo_max_token_len_per_gpu,
             "critic.ppo_max_token_len_per_gpu",
         ),
-        optimizer=optimizer_of(model, critic.optim),
+        optimizer=optimizer_of(module, critic.optim),
         schedule=schedule_of(critic.optim, critic.optim.lr_scheduler_type, run.total_steps),
         grad_clip=critic.grad_clip,
     )
 
 
-def _policy_options(config: PPOConfig, run: RunSettings, precision: str, section: str) -> ForwardOptions:
+def policy_source(config: PPOConfig, run: RunSettings) -> ModelSource:
+    """Where the policy's weights come from."""
+    policy, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
+    return run.source(
+        policy.path,
+        policy.override_config,
+        model_dtype=actor.fsdp_config.model_dtype,
+        trust_remote_code=policy.trust_remote_code,
+        external_lib=policy.external_lib,
+        gradient_checkpointing=policy.enable_gradient_checkpointing,
+        packed=policy.use_remove_padding,
+    )
+
+
+def sharded(
+    model: PreTrainedModel, options: ForwardOptions, strategy: str, fsdp: ForwardFsdpConfig, section: str
+) -> tuple[nn.Module, Sharding]:
+    """The model's outputs as a module over all ranks, by the keys of an fsdp_config; whole where there is one rank."""
+    wrap = fsdp.wrap_policy
+    how = ShardOptions(
+        strategy=strategy,
+        shard_size=fsdp.fsdp_size,
+        reshard_after_forward=fsdp.reshard_after_forward,
+        forward_prefetch=fsdp.forward_prefetch,
+        layer_classes=tuple(wrap.transformer_layer_cls_to_wrap or ()),
+        min_num_params=wrap.min_num_params,
+        param_dtype=options.compute_dtype,
+        reduce_dtype=DTYPES[fsdp.mixed_precision.reduce_dtype],
+        section=section,
+    )
+    return shard(OutputModule(model, options), model, how, next(model.parameters()).device)
+
+
+def _compute_dtype(run: RunSettings, fsdp: ForwardFsdpConfig, section: str) -> torch.dtype:
+    return run.compute_dtype(
+        fsdp.mixed_precision.param_dtype,
+        f"{section}.mixed_precision.param_dtype",
+        weights=fsdp.model_dtype,
+        weights_key=f"{section}.model_dtype",
+    )
+
+
+def _policy_options(config: PPOConfig, run: RunSettings, fsdp: ForwardFsdpConfig, section: str) -> ForwardOptions:
     policy = config.actor_rollout_ref.model
     return ForwardOptions(
         packed=policy.use_remove_padding,
@@ -134,7 +177,7 @@ def _policy_options(config: PPOConfig, run: RunSettings, precision: str, section
         temperature=config.actor_rollout_ref.rollout.temperature,
         chunk=LOGIT_CHUNK if policy.use_fused_kernels else None,
         compiled=config.actor_rollout_ref.actor.use_torch_compile and run.device.type == "cuda",
-        compute_dtype=run.compute_dtype(precision, f"{section}.mixed_precision.param_dtype"),
+        compute_dtype=_compute_dtype(run, fsdp, section),
     )
 
 

@@ -13,9 +13,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hone.agents import LLM, Trajectory, load_agents, make_agent
 from hone.config.schema.ppo import PPOConfig
 from hone.data.prompts import Sample
-from hone.models.load import load_tokenizer
+from hone.models.load import load_causal_lm, load_tokenizer
 from hone.rollout.hf import HFEngine
 from hone.rollout.interface import RolloutEngine, Sampling
+from hone.workers.build import policy_source
 from hone.workers.settings import RunSettings
 
 
@@ -69,17 +70,20 @@ class TrajectoryStream:
 
 
 class RolloutWorker:
-    """The rollout of an RL run: shares the actor's tensors when both live in one process."""
+    """The rollout of an RL run. It shares the actor's tensors where they are whole in this process; where they are
+    sharded over ranks it has a copy of its own, which every hand-over fills anew."""
 
     def __init__(self, config: PPOConfig, run: RunSettings, peers: Mapping[str, Any]) -> None:
         rollout = config.actor_rollout_ref.rollout
-        actor = peers["actor"]
+        actor = self.actor = peers["actor"]
+        self.shares = actor.engine.sharding.whole
+        model = actor.engine.model if self.shares else load_causal_lm(policy_source(config, run)).requires_grad_(False)
         if rollout.agent.agent_loop_path:
             load_agents(rollout.agent.agent_loop_path)
         self.free_cache = rollout.free_cache_engine
         self.engine = HFEngine(
-            actor.engine.model,
-            eos_token_ids=end_tokens(actor.engine.model, actor.tokenizer),
+            model,
+            eos_token_ids=end_tokens(model, actor.tokenizer),
             max_num_seqs=rollout.max_num_seqs,
             max_num_batched_tokens=rollout.max_num_batched_tokens,
             max_model_len=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
@@ -95,8 +99,8 @@ class RolloutWorker:
             loop.run_until_complete(self.engine.sleep())
 
     def update_weights(self, version: int) -> None:
-        """The tensors are the actor's own: only the version changes."""
-        self.stream.loop.run_until_complete(self.engine.update_weights(None, version))
+        weights = None if self.shares else self.actor.engine.weights().items()
+        self.stream.loop.run_until_complete(self.engine.update_weights(weights, version))
 
 
 class GenerationWorker:

@@ -23,9 +23,15 @@ class RunSettings:
     seed: int = 0
     user_keys: frozenset[str] = field(default_factory=frozenset)
 
-    def compute_dtype(self, wanted: str, key: str) -> torch.dtype:
-        """The format to compute in; `key` is where the user would have chosen it."""
-        dtype, notice = pick_compute_dtype(wanted, self.device, chosen_by_user=key in self.user_keys)
+    def compute_dtype(self, wanted: str, key: str, *, weights: str = "fp32", weights_key: str = "") -> torch.dtype:
+        """The format to compute in; `key` is where the user would have chosen it. `weights` is theirs."""
+        dtype, notice = pick_compute_dtype(
+            wanted,
+            self.device,
+            chosen_by_user=key in self.user_keys,
+            weights=DTYPES[weights],
+            keys=(key, weights_key),
+        )
         if notice:
             _say_once(notice)
         return dtype

@@ -77,5 +77,6 @@ class TrainerConfig(Node):
 class RayInitConfig(Node):
     """How Ray is started."""
 
-    num_cpus: int | None = key(None, "CPUs that Ray may use; null asks the machine.", ge=1)
+    address: str | None = key(None, "Ray cluster to join (auto, or HOST:PORT); null starts one on this machine.")
+    num_cpus: int | None = key(None, "CPUs that a Ray started here may use; null asks the machine.", ge=1)
     timeline_json_file: str | None = key(None, "File for Ray's timeline.")

@@ -1,0 +1,143 @@
+"""Runs over several Ray ranks: the numbers of one process, and an end to everything when something dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hone.cluster import ClusterOptions, Dealing, Role
+from hone.errors import UserError
+from tests.trainers.runs import ACTOR, MODEL, ROLLOUT, Run, Stage, difference
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.slow
+PACKED = [f"{MODEL}.use_remove_padding=True", "critic.model.use_remove_padding=True"]
+SGD = [f"{ACTOR}.optim.optimizer=SGD", f"{ACTOR}.optim.lr=0.1", "critic.optim.optimizer=SGD", "critic.optim.lr=0.1"]
+
+
+@pytest.fixture
+def stage(tmp_path: Path, tiny_model_dir: Path, arithmetic_dir: Path) -> Stage:
+    return Stage(tmp_path, tiny_model_dir, arithmetic_dir)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=300_000_000)
+    yield
+    ray.shutdown()
+
+
+def on_ranks(stage: Stage, name: str, argv: list[str], options: ClusterOptions, estimator: str = "grpo") -> Run:
+    from hone.cluster.ray import RayExecutor
+    from hone.config import load
+    from hone.trainers.ppo import PPOTrainer
+
+    executor = RayExecutor(options)
+    try:
+        ranks = [f"trainer.nnodes={options.nodes}", f"trainer.n_gpus_per_node={options.ranks_per_node}"]
+        PPOTrainer(load("ppo", stage.ppo(name, *argv, *ranks, estimator=estimator)), executor).fit()
+    finally:
+        executor.shutdown()
+    return Run(stage.directory / name)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "strategy", "estimator", "more"),
+    [
+        (2, "fsdp2", "grpo", [f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.ppo_micro_batch_size_per_gpu=1"]),
+        (2, "fsdp", "gae", PACKED),
+        (4, "fsdp2", "gae", [f"{ACTOR}.fsdp_config.fsdp_size=2", "trainer.balance_batch=False"]),
+        (
+            2,
+            "fsdp2",
+            "grpo",
+            [f"{MODEL}.use_remove_padding=True", f"{ACTOR}.use_prefix_grouper=True", f"{ROLLOUT}.n=4"],
+        ),
+        (2, "fsdp2", "grpo", [f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_type=full"]),
+    ],
+)
+def test_ranks_train_and_measure_what_one_process_does(
+    cluster: None, stage: Stage, ranks: int, strategy: str, estimator: str, more: list[str]
+) -> None:
+    argv = [*SGD, f"{ACTOR}.strategy={strategy}", *more, "trainer.test_freq=1"]
+    alone = stage.run_ppo("alone", *argv, estimator=estimator)
+    options = ClusterOptions(ranks_per_node=ranks, dealing=Dealing(keep_groups=True))
+    together = on_ranks(stage, "together", argv, options, estimator)
+    assert difference(alone.weights(), together.weights()) < 1e-6
+    for ours, theirs in zip(together.results(), alone.results(), strict=True):
+        assert ours.keys() == theirs.keys()
+        for name in theirs:
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-5), name
+
+
+def test_too_few_resources_are_said_before_anything_starts(cluster: None) -> None:
+    from hone.cluster.ray import RayExecutor
+
+    with pytest.raises(UserError, match=r"n_gpus_per_node=8 .* 1 node\(s\) with 8 CPUs each; Ray's 1 node\(s\) have 4"):
+        RayExecutor(ClusterOptions(ranks_per_node=8)).start({})
+
+
+class Mortal:
+    """A role that ends its process in one way or another."""
+
+    def __init__(self, peers: object) -> None:
+        pass
+
+    def die(self, rank: int) -> None:
+        import torch.distributed as dist
+
+        if dist.get_rank() == rank:
+            print("the last words", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.barrier()
+
+    def mistake(self) -> None:
+        raise UserError("no such thing")
+
+
+def test_a_rank_that_dies_ends_the_run_with_its_number_and_a_users_mistake_keeps_its_words(cluster: None) -> None:
+    from hone.cluster.ray import RayExecutor
+
+    executor = RayExecutor(ClusterOptions(ranks_per_node=2))
+    try:
+        group = executor.start({"mortal": Role(Mortal)})["mortal"]
+        with pytest.raises(UserError, match="^no such thing$"):
+            group.call("mistake")
+        begun = time.monotonic()
+        with pytest.raises(UserError, match=r"rank 1 died"):
+            group.call("die", rank=1)
+        assert time.monotonic() - begun < 60
+    finally:
+        executor.shutdown()
+
+
+def processes() -> set[str]:
+    """Process ids and command lines of everything of Ray's, and of runs."""
+    listing = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return {line for line in listing if any(name in line for name in ("ray::", "raylet", "gcs_server", "hone ppo"))}
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_after_the_driver_is_gone(stage: Stage, how: signal.Signals) -> None:
+    before = processes()
+    argv = stage.ppo("run", "trainer.n_gpus_per_node=2", "trainer.total_training_steps=500", "trainer.save_freq=-1")
+    command = [sys.executable, "-m", "hone", "ppo", *argv, "trainer.logger=[console]", "ray_init.num_cpus=2"]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=stage.directory)
+    assert driver.stdout is not None
+    for line in driver.stdout:
+        if line.startswith("step 1 "):
+            break
+    assert processes() - before
+    driver.send_signal(how)
+    assert driver.wait(60) != 0
+    until = time.monotonic() + 150  # the helpers of a killed Ray look for it for a minute
+    while processes() - before and time.monotonic() < until:
+        time.sleep(1)
+    assert not processes() - before
