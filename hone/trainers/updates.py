@@ -33,8 +33,14 @@ class UpdatePlan:
     seed: int = 0
     selector: Selector | None = None
 
-    def mini_batches(self, batch: Batch, training_step: int) -> Iterator[Batch]:
-        """(trajectories / mini_batch) * epochs pieces, each with its `loss_weight` column, and `selection` if any."""
+    def mini_batches(
+        self, batch: Batch, training_step: int, current: Callable[[Batch], Tensor] | None = None
+    ) -> Iterator[Batch]:
+        """(trajectories / mini_batch) * epochs pieces, each with its `loss_weight` column, and `selection` if any.
+
+        current: log-probs of the policy as it is when a piece is asked for; None: those of the start of the step count
+        """
+        moved = False  # the first piece sees the policy that computed the old log-probs
         for epoch in range(self.epochs):
             order = torch.arange(len(batch))
             generator = torch.Generator().manual_seed(self.seed + 1_000_003 * training_step + epoch)
@@ -42,7 +48,8 @@ class UpdatePlan:
                 order = torch.randperm(len(batch), generator=generator)
             for rows in order.split(self.mini_batch):
                 piece = batch.select(rows) if self.shuffle else batch.slice(int(rows[0]), int(rows[-1]) + 1)
-                yield self._selected(self._weighed(piece), generator)
+                yield self._selected(self._weighed(piece), generator, current if moved else None)
+                moved = True
 
     def _weighed(self, mini_batch: Batch) -> Batch:
         weights = loss_weights(
@@ -50,10 +57,13 @@ class UpdatePlan:
         )
         return mini_batch.with_tokens(loss_weight=weights)
 
-    def _selected(self, mini_batch: Batch, generator: torch.Generator) -> Batch:
+    def _selected(
+        self, mini_batch: Batch, generator: torch.Generator, current: Callable[[Batch], Tensor] | None
+    ) -> Batch:
         if self.selector is None:
             return mini_batch
-        return mini_batch.with_tokens(selection=self.selector(mini_batch, generator))
+        seen = mini_batch if current is None else mini_batch.with_tokens(old_logprobs=current(mini_batch))
+        return mini_batch.with_tokens(selection=self.selector(seen, generator))
 
 
 def run_on_policy_update(
@@ -70,7 +80,12 @@ def run_update(group: WorkerGroup, batch: Batch, plan: UpdatePlan, training_step
     """All optimiser steps of a training step; metrics are averaged over them, skipped steps are counted."""
     totals: dict[str, float] = defaultdict(float)
     steps = 0
-    for mini_batch in plan.mini_batches(batch, training_step):
+
+    def current(mini_batch: Batch) -> Tensor:
+        logprobs: Tensor = group.map("compute_logprobs", mini_batch)["old_logprobs"]
+        return logprobs
+
+    for mini_batch in plan.mini_batches(batch, training_step, current):
         for name, value in group.map("update", mini_batch, training_step=training_step).items():
             totals[name] += value
         steps += 1

@@ -176,6 +176,7 @@ class TorchEngine:
         assert self.optimizer is not None
         self.optimizer.zero_grad(set_to_none=True)
         self.nonfinite_in_a_row += 1
+        logger.warning("an optimiser step was skipped: NaN or infinity in %s", bad[0] if bad else "the loss")
         if self.nonfinite_in_a_row >= MAX_NONFINITE_STEPS:
             raise UserError(
                 f"{self.nonfinite_in_a_row} optimiser steps in a row had a NaN or infinite loss or gradient (first in "

@@ -77,11 +77,13 @@ class MicroBatching:
 
     size:       trajectories each, when `max_tokens` is None
     max_tokens: never exceeded; rows are laid by length, so that a micro-batch holds similar ones
+    padded:     rows are computed as long as their micro-batch's longest, and count so
     key:        the configuration key of the budget, for messages
     """
 
     size: int = 8
     max_tokens: int | None = None
+    padded: bool = False
     key: str = "ppo_max_token_len_per_gpu"
 
     def plan(self, lengths: Sequence[int], prompts: Prompts | None = None) -> list[list[int]]:
@@ -105,6 +107,8 @@ class MicroBatching:
         for row in _neighbours(lengths, prompts.families):
             shares = bool(groups) and prompts.families[groups[-1][-1]] == prompts.families[row]
             cost = lengths[row] - (prompts.lengths[row] if shares else 0)
+            if self.padded and groups:
+                cost = lengths[groups[-1][0]]  # the longest comes first
             if not groups or cost > room:
                 groups.append([])
                 room, cost = budget, lengths[row]

@@ -39,12 +39,14 @@ def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | N
             rollout.log_prob_use_dynamic_bsz,
             rollout.log_prob_max_token_len_per_gpu,
             "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
+            packed=options.packed,
         ),
         train=micro_batching(
             actor.ppo_micro_batch_size_per_gpu,
             actor.use_dynamic_bsz,
             actor.ppo_max_token_len_per_gpu,
             f"{ACTOR}.ppo_max_token_len_per_gpu",
+            packed=options.packed,
         ),
         optimizer=optimizer_of(module, actor.optim),
         schedule=schedule_of(actor.optim, actor.optim.lr_scheduler_type, run.total_steps),
@@ -79,6 +81,7 @@ def reference_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             reference.log_prob_use_dynamic_bsz,
             reference.log_prob_max_token_len_per_gpu,
             "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
+            packed=options.packed,
         ),
     )
 
@@ -114,12 +117,14 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             critic.use_dynamic_bsz,
             critic.forward_max_token_len_per_gpu,
             "critic.forward_max_token_len_per_gpu",
+            packed=options.packed,
         ),
         train=micro_batching(
             critic.ppo_micro_batch_size_per_gpu,
             critic.use_dynamic_bsz,
             critic.ppo_max_token_len_per_gpu,
             "critic.ppo_max_token_len_per_gpu",
+            packed=options.packed,
         ),
         optimizer=optimizer_of(module, critic.optim),
         schedule=schedule_of(critic.optim, critic.optim.lr_scheduler_type, run.total_steps),
@@ -181,8 +186,8 @@ def _policy_options(config: PPOConfig, run: RunSettings, fsdp: ForwardFsdpConfig
     )
 
 
-def micro_batching(size: int, dynamic: bool, max_tokens: int, key: str) -> MicroBatching:
-    return MicroBatching(size=size, max_tokens=max_tokens if dynamic else None, key=key)
+def micro_batching(size: int, dynamic: bool, max_tokens: int, key: str, *, packed: bool) -> MicroBatching:
+    return MicroBatching(size=size, max_tokens=max_tokens if dynamic else None, padded=not packed, key=key)
 
 
 def optimizer_of(model: nn.Module, optim: OptimizerKeys) -> torch.optim.Optimizer:

@@ -53,7 +53,11 @@ def sft_engine(config: SFTConfig, run: RunSettings) -> TorchEngine:
     )
     precision = wanted.fsdp_config.mixed_precision.param_dtype
     micro = micro_batching(
-        data.micro_batch_size_per_gpu, data.use_dynamic_bsz, data.max_token_len_per_gpu, "data.max_token_len_per_gpu"
+        data.micro_batch_size_per_gpu,
+        data.use_dynamic_bsz,
+        data.max_token_len_per_gpu,
+        "data.max_token_len_per_gpu",
+        packed=wanted.use_remove_padding,
     )
     return TorchEngine(
         model,

@@ -90,3 +90,21 @@ def test_kl_cov_holds_back_the_tokens_that_it_picks(stage: Stage) -> None:
     one = stage.run_ppo("one", *twice, f"{LOSS}.ppo_kl_coef=1", f"{LOSS}.kl_cov_ratio=0")  # at least one token
     assert held.lines()[0]["actor/ppo_kl"] < free.lines()[0]["actor/ppo_kl"]
     assert 0 < difference(free.weights(1), one.weights(1)) < difference(free.weights(1), held.weights(1))
+
+
+def test_later_mini_batches_pick_by_the_policy_of_their_moment() -> None:
+    batch, asked = advantaged(12, 0), []
+
+    def moved(piece: Batch) -> torch.Tensor:
+        asked.append(piece)
+        return -piece["old_logprobs"]
+
+    selector = token_selector("kl_cov", PolicyLossParams(kl_cov_ratio=0.3))
+    plan = UpdatePlan(6, epochs=1, loss_agg_mode="token-mean", scale_length=8, seed=3, selector=selector)
+    first, second = plan.mini_batches(batch, 0, moved)
+    stale = pieces(batch, "kl_cov", kl_cov_ratio=0.3)
+    assert len(asked) == 1 and torch.equal(asked[0].offsets, second.offsets)
+    assert torch.equal(first["selection"], stale[0]["selection"])
+    expected = selector(second.with_tokens(old_logprobs=-second["old_logprobs"]), torch.Generator())
+    assert torch.equal(second["selection"], expected) and not torch.equal(expected, stale[1]["selection"])
+    assert torch.equal(second["old_logprobs"][second["loss_mask"]], stale[1]["old_logprobs"][second["loss_mask"]])

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hone.errors import UserError
-from hone.training.micro_batches import MicroBatching
+from hone.training.micro_batches import MicroBatching, Prompts
 
 lengths_lists = st.lists(st.integers(1, 40), max_size=30)
 
@@ -26,6 +26,29 @@ def test_by_tokens_every_row_comes_once_and_the_budget_is_never_exceeded(lengths
     assert all(0 < total <= budget for total in sums)
     # Two pieces side by side never fit into one.
     assert all(total + lengths[after[0]] > budget for total, after in zip(sums, plan[1:]))
+
+
+@given(lengths_lists, st.integers(40, 120))
+def test_padded_pieces_count_their_padding(lengths, budget):
+    plan = MicroBatching(max_tokens=budget, padded=True).plan(lengths)
+    assert sorted(row for rows in plan for row in rows) == list(range(len(lengths)))
+    assert all(len(rows) * max(lengths[row] for row in rows) <= budget for rows in plan)
+
+
+@given(lengths_lists, st.integers(40, 120), st.integers(0, 3))
+def test_with_shared_prompts_a_prompt_counts_once_in_a_piece(responses, budget, kinds):
+    sizes = [7, 3, 11, 1]
+    families = [i % (kinds + 1) for i in range(len(responses))]
+    prompts = Prompts([sizes[f] for f in families], families)
+    lengths = [min(sizes[f] + r, 40) for f, r in zip(families, responses)]
+    plan = MicroBatching(max_tokens=budget).plan(lengths, prompts)
+    assert sorted(row for rows in plan for row in rows) == list(range(len(lengths)))
+    for rows in plan:
+        distinct = sum(sizes[f] for f in {families[row] for row in rows})
+        assert distinct + sum(lengths[row] - sizes[families[row]] for row in rows) <= budget
+        assert [families[row] for row in rows] == sorted(
+            (families[row] for row in rows), key=[families[r] for r in rows].index
+        )
 
 
 @given(lengths_lists, st.integers(40, 120))
