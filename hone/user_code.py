@@ -4,14 +4,15 @@ one message that names the key."""
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from torch import Tensor
-
 from hone.errors import UserError
+
+OWN_MODULE = "hone_custom_"  # how the modules of the user's files are called
 
 
 def load_function(
@@ -33,6 +34,8 @@ def load_function(
 
 def shapes(result: Any) -> str:
     """What a function returned, in a few words for a message: kinds and shapes, no numbers."""
+    from torch import Tensor  # here, since its import takes seconds that a process of a reward function can spare
+
     if isinstance(result, Tensor):
         return f"a tensor {tuple(result.shape)}"
     if isinstance(result, dict):
@@ -47,7 +50,7 @@ def run_file(path: str | Path, *, key: str) -> ModuleType:
     file = Path(path).expanduser()
     if not file.is_file():
         raise UserError(f"{key}={path}: there is no such file (the working directory is {Path.cwd()}).")
-    spec = importlib.util.spec_from_file_location(f"hone_custom_{file.stem}_{abs(hash(file.resolve()))}", file)
+    spec = importlib.util.spec_from_file_location(f"{OWN_MODULE}{file.stem}_{abs(hash(file.resolve()))}", file)
     if spec is None or spec.loader is None:
         raise UserError(f"{key}={file}: expected a Python file ending in .py.")
     module = importlib.util.module_from_spec(spec)
@@ -55,5 +58,12 @@ def run_file(path: str | Path, *, key: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as problem:
-        raise UserError(f"{key}={file} fails when it is loaded: {type(problem).__name__}: {problem}.") from problem
+        raise UserError(f"{key}={file} fails when it is loaded: {quote(problem, str(file))}.") from problem
     return module
+
+
+def quote(problem: BaseException, file: str | None) -> str:
+    """An exception for a message: type, text, and the innermost line of the user's `file` that it went through."""
+    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if frame.filename == file]
+    place = f" ({file}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(problem).__name__}: {problem}{place}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Protocol
 
 from hone.agents.trajectory import Trajectory
@@ -25,6 +26,11 @@ class LLM:
 
         Only the first token of the first call is drawn at `first_temperature`.
         """
+        ids = list(prompt_ids)
+        if not ids or not all(isinstance(i, Integral) for i in ids):
+            raise TypeError(f"llm.generate takes a list of token ids, at least one, and not {prompt_ids!r:.80}")
+        if max_tokens is not None and max_tokens < 1:
+            raise ValueError(f"llm.generate has max_tokens={max_tokens}: it takes at least 1")
         sampling = dataclasses.replace(
             self.sampling,
             max_tokens=self.sampling.max_tokens if max_tokens is None else max_tokens,
@@ -32,7 +38,7 @@ class LLM:
             seed=self.sampling.seed + self.calls * 0x5851F42D4C957F2D,
         )
         self.calls += 1
-        return await self.engine.generate(prompt_ids, sampling)
+        return await self.engine.generate(ids, sampling)
 
 
 class Agent(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from hone.agents.checks import CheckedAgent
 from hone.agents.llm import Agent
 from hone.errors import UserError
 from hone.user_code import run_file
@@ -28,7 +29,7 @@ def make_agent(name: str) -> Agent:
             f"there is no agent {name!r}; known: {', '.join(sorted(AGENTS))}. Register yours with "
             "@hone.agents.register_agent(name) in the file named by actor_rollout_ref.rollout.agent.agent_loop_path"
         )
-    return AGENTS[name]()
+    return CheckedAgent(name, AGENTS[name])
 
 
 def load_agents(path: str) -> None:

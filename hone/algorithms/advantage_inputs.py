@@ -57,8 +57,10 @@ def get_estimator(name: str) -> Estimator:
 
 def place_rewards(scores: Tensor, mask: Tensor) -> Tensor:
     """Put each trajectory's score [B] on its last trainable token, fp32 [B, T]; nowhere when it has none."""
+    placed = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
+    if mask.numel() == 0:
+        return placed
     rows = mask.any(dim=1).nonzero().squeeze(1)
     last = mask.shape[1] - 1 - mask[rows].flip(1).int().argmax(dim=1)
-    placed = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
     placed[rows, last] = scores[rows].float()
     return placed

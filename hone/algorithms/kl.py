@@ -1,6 +1,7 @@
 """KL divergence of the policy from a reference: per-token estimators from log-probs of sampled tokens, and the
 coefficient that weighs it."""
 
+import math
 from typing import Any
 
 import torch
@@ -68,7 +69,10 @@ class AdaptiveKL:
         self.horizon = horizon
 
     def update(self, current_kl: float, n_trajectories: int) -> None:
-        """value *= 1 + clip(kl / target - 1, -0.2, 0.2) * trajectories / horizon."""
+        """value *= 1 + clip(kl / target - 1, -0.2, 0.2) * trajectories / horizon; a NaN or infinite KL, which would
+        stay in the coefficient for good, moves nothing."""
+        if not math.isfinite(current_kl):
+            return
         error = min(max(current_kl / self.target - 1.0, -0.2), 0.2)
         self.value *= 1.0 + error * n_trajectories / self.horizon
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .check_ranks import rank_problems
+from .checkpoint_contents import checkpoint_problems
 from .problems import Problem
-from .schema import PPOConfig, SFTConfig
+from .schema import EvaluationConfig, PPOConfig, SFTConfig
 from .schema.base import Node
 
 ACTOR = "actor_rollout_ref.actor"
@@ -18,6 +20,7 @@ def cross_field_problems(config: Node) -> Iterator[Problem]:
     """Everything that is wrong between keys of one configuration."""
     if isinstance(config, PPOConfig):
         yield from _mini_batches(config)
+        yield from rank_problems(config)
         yield from _estimator(config)
         yield from _scores(config)
         yield from _own_functions(config)
@@ -31,6 +34,9 @@ def cross_field_problems(config: Node) -> Iterator[Problem]:
         yield from _sft_rows(config)
     if isinstance(config, (PPOConfig, SFTConfig)):
         yield from _resume(config)
+        yield from checkpoint_problems(config)
+    if isinstance(config, (PPOConfig, EvaluationConfig)):
+        yield from _reward_function(config)
 
 
 def _mini_batches(config: PPOConfig) -> Iterator[Problem]:
@@ -71,6 +77,9 @@ def _estimator(config: PPOConfig) -> Iterator[Problem]:
     if name != "gae" and config.critic.enable:
         wrong = f"is true, but algorithm.adv_estimator={name} reads no values"
         yield Problem("critic.enable", wrong, "null or false", f"remove it, or set {estimator}=gae", (estimator,))
+    if config.trainer.critic_warmup and not config.trains_critic:
+        wrong = f"{config.trainer.critic_warmup} steps would train nothing: {estimator}={name} has no critic"
+        yield Problem("trainer.critic_warmup", wrong, "0", f"remove it, or set {estimator}=gae", (estimator,))
 
 
 def _scores(config: PPOConfig) -> Iterator[Problem]:
@@ -101,6 +110,14 @@ def _own_functions(config: PPOConfig) -> Iterator[Problem]:
             expected = "the name of a function" if missing == "name" else "a Python file"
             key, other = f"{section}.{missing}", f"{section}.{given}"
             yield Problem(key, f"is null, but {other} is set", expected, f"set {key}, or remove {other}", (other,))
+
+
+def _reward_function(config: PPOConfig | EvaluationConfig) -> Iterator[Problem]:
+    own = config.custom_reward_function
+    if own.path is None and own.name != type(own).model_fields["name"].default:
+        key, name = "custom_reward_function.path", "custom_reward_function.name"
+        fix = f"set {key}, or remove {name}"
+        yield Problem(key, f"is null, but {name}={own.name} is set", "a Python file", fix, (name,))
 
 
 def _clip_ranges(config: PPOConfig) -> Iterator[Problem]:

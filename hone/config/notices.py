@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from .checkpoint_contents import checkpoint_notices
 from .schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
 from .schema.base import Node
 
@@ -43,6 +44,7 @@ def notices(config: Node, user_keys: Collection[str]) -> Iterator[str]:
         yield from _compile(config, user_keys)
     if isinstance(config, (PPOConfig, SFTConfig)):
         yield from _sharding(user_keys)
+        yield from checkpoint_notices(config)
     if isinstance(config, EvaluationConfig) and "data.prompt_key" in user_keys:
         yield "data.prompt_key is not read here: responses are scored without their prompts"
     if isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
@@ -68,8 +70,13 @@ def _algorithm(config: PPOConfig) -> Iterator[str]:
 
 def _sampling(config: PPOConfig) -> Iterator[str]:
     rollout = config.actor_rollout_ref.rollout
-    if rollout.top_p < 1 or rollout.top_k > 0:
-        yield f"{ROLLOUT}.top_p < 1 or top_k > 0: the sampler's support differs from the trainer's"
+    cuts = {"top_p": rollout.top_p < 1, "top_k": rollout.top_k > 0, "min_p": rollout.min_p > 0}
+    if any(cuts.values()):
+        cut = ", ".join(f"{name}={getattr(rollout, name):g}" for name, acts in cuts.items() if acts)
+        yield f"{ROLLOUT}.{cut}: the sampler's support differs from the trainer's"
+    if rollout.repetition_penalty != 1:
+        penalty = f"{ROLLOUT}.repetition_penalty={rollout.repetition_penalty:g}"
+        yield f"{penalty}: the sampler's distribution differs from the trainer's"
     if rollout.use_fire_sampling:
         yield (
             f"{ROLLOUT}.use_fire_sampling: first tokens are drawn at temperature {rollout.fire_temperature:g} and "

@@ -6,7 +6,7 @@ from typing import Any
 
 # A number that runs on ("18/2", "1.2.3", "5+8=13") is not an answer.
 ANSWER = re.compile(
-    r"####\s*(?P<sign>-?)\s*\$?\s*(?P<inner_sign>-?)(?P<digits>(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)"
+    r"####\s*(?:(?P<sign>-)\s*)?(?:\$\s*)?(?P<inner_sign>-?)(?P<digits>(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)"
     r"(?!\d|[.,]\d|[ \t]*[-+*/^=][ \t]*\d)"
 )
 

@@ -1,40 +1,33 @@
 """Scores answers in MATH's form: the last \\boxed{} of the text against the ground truth, as mathematics."""
 
+import re
 from typing import Any
 
 from hone.rewards.equivalence import equivalent
 
-BOXES = (r"\boxed", r"\fbox")
+BOX_OR_BRACE = re.compile(
+    r"\\(?:boxed|fbox)(?:\s*(?P<open>\{)|(?= \s*(?P<bare>[^\s$]+))|)"  # what follows a bare box may hold braces
+    r"|(?<!\\)(?P<brace>[{}])"
+)
 
 
 def last_boxed(text: str) -> str | None:
     """The content of the last complete \\boxed{...}, with balanced braces; `\\boxed 5` holds up to a space or $."""
-    starts = sorted((i for box in BOXES for i in _occurrences(text, box)), reverse=True)
-    for start in starts:
-        rest = text[start:].lstrip("\\").removeprefix("boxed").removeprefix("fbox")
-        content = _braced(rest.lstrip()) if rest.lstrip().startswith("{") else _bare(rest)
-        if content is not None:
-            return content
-    return None
-
-
-def _occurrences(text: str, part: str) -> list[int]:
-    return [i for i in range(len(text)) if text.startswith(part, i)]
-
-
-def _braced(text: str) -> str | None:
-    depth = 0
-    for position, character in enumerate(text):
-        escaped = text[:position].endswith("\\")
-        depth += 0 if escaped else {"{": 1, "}": -1}.get(character, 0)
-        if depth == 0:
-            return text[1:position].strip()
-    return None
-
-
-def _bare(text: str) -> str | None:
-    words = text.split("$")[0].split() if text.startswith(" ") else []
-    return words[0] if words else None
+    best, content = -1, slice(0)
+    braces: list[tuple[int, int]] = []  # where each open one began and its content begins; -1 if it is no box
+    for match in BOX_OR_BRACE.finditer(text):
+        start = match.start()
+        if match["open"]:
+            braces.append((start, match.end()))
+        elif match["bare"]:
+            best, content = start, slice(*match.span("bare"))
+        elif match["brace"] == "{":
+            braces.append((-1, start))
+        elif match["brace"] == "}" and braces:
+            box, inside = braces.pop()
+            if box > best:
+                best, content = box, slice(inside, start)
+    return text[content].strip() if best >= 0 else None
 
 
 def compute_score(

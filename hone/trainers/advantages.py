@@ -82,10 +82,11 @@ def add_importance(batch: Batch, algorithm: AlgorithmConfig) -> Batch:
 def add_advantages(
     batch: Batch, algorithm: AlgorithmConfig, estimator: Estimator, controller: FixedKL | AdaptiveKL
 ) -> tuple[Batch, dict[str, float]]:
-    """Token columns rewards, advantages and returns; the controller moves on by the KL it saw."""
+    """Token columns rewards (the scores, the agent's own on the way, the KL), advantages and returns; the controller
+    moves on by the KL it saw."""
     starts = batch["prompt_length"]
     mask = batch.padded("response_mask", starts=starts).bool()
-    rewards = place_rewards(shaped_scores(batch), mask)
+    rewards = place_rewards(shaped_scores(batch), mask) + batch.padded("turn_rewards", starts=starts)
     metrics: dict[str, float] = {}
     if algorithm.use_kl_in_reward:
         kl = torch.where(mask, _rectangle_kl(batch, algorithm.kl_penalty, mask), 0.0)

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
-
 from hone.config.schema.algorithm import FilterGroups
 from hone.errors import UserError
-from hone.rewards.manager import Reward
+from hone.rewards import Reward, refuse_if_all_raised
 from hone.trainers.metrics import failures
 from hone.trainers.sampling import Sampled
 from hone.trainers.scoring import Scoring
@@ -32,6 +30,7 @@ def sample_informative(
         sampled = draw()
         batches += 1
         drawn += sampled.rewards()
+        refuse_if_all_raised(drawn)
         kept = kept + sampled.rows(_informative(sampled, groups.metric, scoring, n))
     return kept.rows(range(prompts * n)), {**failures(drawn), "train/num_gen_batches": float(batches)}
 
@@ -39,18 +38,17 @@ def sample_informative(
 def _informative(sampled: Sampled, metric: str, scoring: Scoring, n: int) -> list[int]:
     """The rows of groups with two different values of the metric; what is not scored says nothing."""
     rewards = sampled.rewards()
-    penalties = scoring.penalties(torch.tensor([len(t.response_ids) for t in sampled.trajectories])).tolist()
-    values = [_value(r, metric, penalty) for r, penalty in zip(rewards, penalties, strict=True)]
+    values = [_value(r, metric, added) for r, added in zip(rewards, scoring.shaping(sampled), strict=True)]
     _check_known(metric, rewards)
     groups = [range(start, start + n) for start in range(0, len(rewards), n)]
     return [row for group in groups if len({values[i] for i in group if values[i] is not None}) > 1 for row in group]
 
 
-def _value(reward: Reward, metric: str, penalty: float) -> float | str | None:
+def _value(reward: Reward, metric: str, added: float) -> float | str | None:
     if reward.score is None:
         return None
     if metric in METRICS:
-        return reward.score if metric == "score" else reward.score + penalty
+        return reward.score if metric == "score" else reward.score + added
     return reward.extras.get(metric, 0.0)  # a failed call has a score of 0 and nothing beside it
 
 

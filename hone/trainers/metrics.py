@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from hone.batch import Batch
-from hone.rewards.manager import Reward
+from hone.rewards import Reward
+from hone.trainers.scoring import turn_sums
 
 
 def batch_metrics(batch: Batch, max_response_length: int) -> dict[str, float]:
@@ -28,6 +29,8 @@ def batch_metrics(batch: Batch, max_response_length: int) -> dict[str, float]:
     }
     rewards = torch.zeros(len(batch)).index_add_(0, batch.segment_ids, torch.where(mask, batch["rewards"], 0.0))
     metrics.update(_spread("critic/rewards", rewards[batch["scored"]]))
+    if bool(batch["turn_rewards"].any()):
+        metrics.update(_spread("critic/turn_rewards", turn_sums(batch)[batch["scored"]]))
     if "values" in batch and bool(mask.any()):
         values, returns = batch["values"][mask], batch["returns"][mask]
         metrics.update(_spread("critic/values", values))
@@ -87,24 +90,35 @@ def validation_metrics(data_sources: Sequence[str], uids: Sequence[str], rewards
     """val-core/<data source>/<variable>/{mean@N, best@N/mean, maj@N/mean} and val-aux for further numbers.
 
     The variable is `acc` when the reward function gives one, else `reward`. best@N is the best of a prompt's N
-    responses; maj@N, where the function gives `pred`, is the score of the most frequent prediction.
+    responses; maj@N, where the function gives `pred`, is the score of the most frequent prediction. Responses that
+    are not scored are left out, as are prompts without any other, and counted in val-aux/<data source>/unscored.
     """
     by_source: dict[str, dict[str, list[Reward]]] = defaultdict(lambda: defaultdict(list))
     for source, uid, reward in zip(data_sources, uids, rewards, strict=True):
         by_source[source][uid].append(reward)
     metrics: dict[str, float] = {}
     for source, prompts in by_source.items():
-        names = {k for rs in prompts.values() for r in rs for k, v in r.extras.items() if isinstance(v, float)}
-        core = "acc" if "acc" in names else "reward"
-        for name in sorted(names | {"reward"}):
-            section = "val-core" if name == core else "val-aux"
-            metrics.update(_of_variable(f"{section}/{source}/{name}", name, list(prompts.values())))
+        metrics.update(_of_source(source, list(prompts.values())))
     return metrics
 
 
-def _of_variable(prefix: str, name: str, prompts: list[list[Reward]]) -> dict[str, float]:
+def _of_source(source: str, prompts: list[list[Reward]]) -> dict[str, float]:
+    n = max(map(len, prompts))
+    scored = [[r for r in responses if r.score is not None] for responses in prompts]
+    unscored = sum(map(len, prompts)) - sum(map(len, scored))
+    metrics = {f"val-aux/{source}/unscored": float(unscored)} if unscored else {}
+    scored = [responses for responses in scored if responses]
+    names = {k for responses in scored for r in responses for k, v in r.extras.items() if isinstance(v, float)}
+    core = "acc" if "acc" in names else "reward"
+    for name in sorted(names | {"reward"}) if scored else ():
+        section = "val-core" if name == core else "val-aux"
+        metrics.update(_of_variable(f"{section}/{source}/{name}", name, scored, n))
+    return metrics
+
+
+def _of_variable(prefix: str, name: str, prompts: list[list[Reward]], n: int) -> dict[str, float]:
+    """`n` is the number of responses to each prompt, of which some may be left out."""
     values = [[_number(r, name) for r in responses] for responses in prompts]
-    n = max(len(v) for v in values)
     metrics = {f"{prefix}/mean@{n}": mean(mean(v) for v in values)}
     if n > 1:
         metrics[f"{prefix}/best@{n}/mean"] = mean(max(v) for v in values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from hone.agents import Trajectory
 from hone.cluster import WorkerGroup
 from hone.config.schema.rollout import RolloutConfig, SamplingKeys
 from hone.data.prompts import Sample
-from hone.rewards.manager import Reward, RewardManager
+from hone.rewards import Reward, RewardManager
 from hone.rollout.interface import Sampling
 from hone.workers.rollout import RolloutTask
 
@@ -77,22 +77,22 @@ class Sampled:
     def lines(self, tokenizer: PreTrainedTokenizerBase, rewards: Sequence[Reward]) -> list[dict[str, Any]]:
         """One object per trajectory for a dump."""
         prompts = tokenizer.batch_decode([t.prompt_ids for t in self.trajectories])
+        rows = zip(prompts, self.answers, self.samples, self.trajectories, rewards, strict=True)
         return [
-            {"input": prompt, "output": answer, "gts": sample.ground_truth, "score": reward.score, **reward.extras}
-            for prompt, answer, sample, reward in zip(prompts, self.answers, self.samples, rewards, strict=True)
+            {"input": prompt, "output": answer, "gts": sample.ground_truth, "score": reward.score}
+            | ({"turn_rewards": [float(r) for r in trajectory.turn_rewards]} if len(trajectory.turn_rewards) else {})
+            | reward.extras
+            for prompt, answer, sample, trajectory, reward in rows
         ]
 
 
 class Sampler:
     """Runs n agents per prompt on the rollout group and scores each trajectory as soon as it is there."""
 
-    def __init__(
-        self, rollout: WorkerGroup, tokenizer: PreTrainedTokenizerBase, manager: RewardManager, *, threads: int = 4
-    ) -> None:
+    def __init__(self, rollout: WorkerGroup, tokenizer: PreTrainedTokenizerBase, manager: RewardManager) -> None:
         self.rollout = rollout
         self.tokenizer = tokenizer
         self.manager = manager
-        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="reward")
 
     def __call__(
         self,
@@ -114,9 +114,9 @@ class Sampler:
         for index, trajectory in self.rollout.stream("rollout", tasks):
             trajectories[index] = trajectory
             answers[index] = self.tokenizer.decode(trajectory.response_ids, skip_special_tokens=True)
-            rewards[index] = self.pool.submit(self._score, samples[index], answers[index])
+            rewards[index] = self._submit(samples[index], answers[index])
             on_finished()
         return Sampled(samples, trajectories, answers, rewards)
 
-    def _score(self, sample: Sample, answer: str) -> Reward:
-        return self.manager.score_one(sample.data_source, answer, sample.ground_truth, sample.extra_info)
+    def _submit(self, sample: Sample, answer: str) -> Future[Reward]:
+        return self.manager.submit(sample.data_source, answer, sample.ground_truth, sample.extra_info)

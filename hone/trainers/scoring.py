@@ -10,7 +10,7 @@ from torch import Tensor
 from hone.algorithms import overlong_penalty
 from hone.batch import Batch
 from hone.config.schema.reward import OverlongBuffer
-from hone.rewards.manager import Reward
+from hone.rewards import Reward, refuse_if_all_raised
 from hone.trainers.sampling import Sampled
 
 
@@ -29,8 +29,14 @@ class Scoring:
             response_lengths, self.max_response_length, self.overlong.len, self.overlong.penalty_factor
         )
 
+    def shaping(self, sampled: Sampled) -> list[float]:
+        """What is added to each score: the penalty, and the rewards that the agent gave on the way."""
+        penalties = self.penalties(torch.tensor([len(t.response_ids) for t in sampled.trajectories])).tolist()
+        return [penalty + sum(t.turn_rewards) for penalty, t in zip(penalties, sampled.trajectories, strict=True)]
+
     def add_scores(self, batch: Batch, rewards: Sequence[Reward]) -> tuple[Batch, dict[str, float]]:
         """Row columns score, scored (False where the reward function said None) and penalty."""
+        refuse_if_all_raised(rewards)
         penalties = self.penalties(batch.lengths - batch["prompt_length"])
         batch = batch.with_rows(score=_scores(rewards), scored=_scored(rewards), penalty=penalties)
         return batch, {"overlong/penalty/mean": float(penalties.mean())} if self.overlong.enable else {}
@@ -38,7 +44,7 @@ class Scoring:
     def add_greedy_rewards(self, batch: Batch, greedy: Sampled) -> tuple[Batch, dict[str, float]]:
         """Row column greedy_reward; a trajectory whose baseline is not scored counts as not scored itself."""
         rewards = greedy.rewards()
-        shaped = _scores(rewards) + self.penalties(torch.tensor([len(t.response_ids) for t in greedy.trajectories]))
+        shaped = _scores(rewards) + torch.tensor(self.shaping(greedy))
         place = {sample.uid: i for i, sample in enumerate(greedy.samples)}
         of_row = torch.tensor([place[uid] for uid in batch["uid"]])
         scored = _scored(rewards)
@@ -49,6 +55,11 @@ class Scoring:
 def shaped_scores(batch: Batch) -> Tensor:
     """[N] the scores with their penalties, which advantages are made of."""
     return batch["score"] + batch["penalty"] if "penalty" in batch else batch["score"]
+
+
+def turn_sums(batch: Batch) -> Tensor:
+    """[N] what an agent gave a trajectory on the way."""
+    return torch.zeros(len(batch)).index_add_(0, batch.segment_ids, batch["turn_rewards"])
 
 
 def _scores(rewards: Sequence[Reward]) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hone.config.schema.ppo import PPOConfig
 from hone.data.order import epoch_order
-from hone.rewards.manager import Reward
+from hone.rewards import Reward, refuse_if_all_raised
 from hone.tracking.console import console
 from hone.tracking.run_directory import dump_trajectories
 from hone.trainers.checkpoints import due
@@ -38,6 +38,7 @@ class Validator:
             uids += [s.uid for s in sampled.samples]
             rewards += scored
             lines += sampled.lines(self.setup.tokenizer, scored)
+        refuse_if_all_raised(rewards)
         self._show(lines, step)
         return validation_metrics(sources, uids, rewards)
 

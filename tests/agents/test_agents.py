@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from hone.agents import LLM, SingleTurn, Trajectory, load_agents, make_agent, register_agent, to_batch
-from hone.agents.registry import AGENTS
 from hone.data.prompts import Sample
 from hone.errors import UserError
 from hone.rollout.interface import Completion, Sampling
@@ -40,15 +40,6 @@ def sample(uid: str = "a", prompt_ids: Sequence[int] = (5, 6), agent_name: str |
         agent_name=agent_name,
         uid=uid,
     )
-
-
-@pytest.fixture
-def agents():
-    """The registry, as it was afterwards."""
-    before = dict(AGENTS)
-    yield AGENTS
-    AGENTS.clear()
-    AGENTS.update(before)
 
 
 def run_single_turn(engine: Echo, sampling: Sampling) -> Trajectory:
@@ -99,6 +90,7 @@ def test_a_batch_aligns_masks_logprobs_and_versions_with_the_tokens_of_prompt_an
     assert batch["response_mask"].tolist() == [0, 0, 1, 1, 0, 1, 0, 1, 0, 0, 1]
     assert batch["rollout_logprobs"].tolist() == [0, 0, -1, -2, 0, -3, 0, -0.25, 0, 0, -4]
     assert batch["versions"].tolist() == [-1, -1, 4, 4, -1, 5, -1, 5, -1, -1, 5]
+    assert batch["turn_rewards"].tolist() == [0.0] * 11
     assert batch["prompt_length"].tolist() == [2, 1, 2]
     assert batch["truncated"].tolist() == [False, True, False]
     assert batch["num_turns"].tolist() == [2, 1, 1]
@@ -112,18 +104,51 @@ def test_columns_have_the_types_that_the_engine_and_the_estimators_expect():
     batch = to_batch([Trajectory([5], [6], [1], [-1.0], [0], "stop")], [sample()])
     integers = ("input_ids", "response_mask", "versions", "prompt_length", "group", "num_turns")
     assert {batch[name].dtype for name in integers} == {torch.int64}
-    assert batch["rollout_logprobs"].dtype == torch.float32
+    assert batch["rollout_logprobs"].dtype == batch["turn_rewards"].dtype == torch.float32
     assert batch["truncated"].dtype == torch.bool
+
+
+@pytest.mark.parametrize(
+    ("mask", "rewards", "expected"),
+    [
+        ([1, 1, 1], [0.5], [0, 0, 0.5]),
+        ([1, 1, 0, 1], [0.5, 2.0], [0, 0.5, 0, 2.0]),
+        ([0, 1, 0, 0, 1, 1, 0], [0.5, 2.0], [0, 0.5, 0, 0, 0, 2.0, 0]),
+        ([1, 0, 1, 0, 1], [0.5], [0.5, 0, 0, 0, 0]),
+        ([1, 0, 1], [0, 3], [0, 0, 3.0]),
+        ([0, 0], [], [0, 0]),
+        ([], [], []),
+    ],
+)
+def test_each_turns_reward_stands_on_the_last_token_that_was_sampled_in_it(mask, rewards, expected):
+    n = len(mask)
+    trajectory = Trajectory([5, 6], [7] * n, mask, [0.0] * n, [0] * n, "stop", turn_rewards=rewards)
+    plain = Trajectory([5], [7], [1], [0.0], [0], "stop")
+    batch = to_batch([trajectory, plain], [sample("a"), sample("b")])
+    assert batch["turn_rewards"].tolist() == [0, 0, *expected, 0, 0]
+
+
+def test_tuples_and_arrays_make_the_same_batch_as_lists():
+    lists = Trajectory([5, 6], [7, 8], [1, 0], [-1.0, 0.0], [0, -1], "stop", turn_rewards=[1.0])
+    arrays = Trajectory(
+        (5, 6), np.array([7, 8]), np.array([True, False]), (-1.0, 0.0), np.array([0, -1]), "stop", turn_rewards=(1.0,)
+    )  # type: ignore[arg-type]
+    first, second = (to_batch([t], [sample()]) for t in (lists, arrays))
+    assert all(torch.equal(first[name], second[name]) for name in first.tokens)
 
 
 def test_every_trajectory_gets_a_fresh_agent(agents):
     @register_agent("counting")
     class Counting:
-        async def run(self, sample: Sample, llm: LLM) -> Trajectory:
-            raise NotImplementedError
+        def __init__(self) -> None:
+            self.runs = 0
 
-    first, second = make_agent("counting"), make_agent("counting")
-    assert isinstance(first, Counting) and first is not second
+        async def run(self, sample: Sample, llm: LLM) -> Trajectory:
+            self.runs += 1
+            return Trajectory([self.runs], [], [], [], [], "stop")
+
+    for _ in range(2):
+        assert asyncio.run(make_agent("counting").run(sample(), LLM(Echo(), Sampling(max_tokens=1)))).prompt_ids == [1]
 
 
 def test_an_unknown_agent_is_named_with_the_known_ones_and_where_to_add_one():

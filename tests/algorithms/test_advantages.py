@@ -242,3 +242,17 @@ def test_scores_are_placed_on_the_last_trainable_token_or_nowhere() -> None:
     mask = torch.tensor([[True, False, True, False], [False] * 4, [True, True, True, True]])
     placed = place_rewards(torch.tensor([1.0, 2.0, 3.0]), mask)
     assert placed.tolist() == [[0, 0, 1, 0], [0, 0, 0, 0], [0, 0, 0, 3]]
+
+
+@each_estimator
+@pytest.mark.parametrize(("trajectories", "tokens"), [(4, 0), (0, 0), (0, 3), (4, 3)])
+def test_a_step_without_a_trainable_token_has_advantages_of_its_shape_all_0(
+    name: str, trajectories: int, tokens: int
+) -> None:
+    mask = torch.zeros(trajectories, tokens, dtype=torch.bool)
+    placed = place_rewards(torch.ones(trajectories), mask)
+    groups = torch.arange(trajectories) // 2
+    values, greedy = torch.ones(mask.shape), torch.ones(trajectories)
+    inputs = AdvantageInputs(placed, mask, groups, values=values, greedy_rewards=greedy)
+    for column in (placed, *get_estimator(name)(inputs)):
+        assert torch.equal(column, torch.zeros(trajectories, tokens))

@@ -194,6 +194,15 @@ def test_an_adaptive_coefficient_survives_a_checkpoint() -> None:
     assert restored.value == controller.value
 
 
+@pytest.mark.parametrize("kl", [math.nan, math.inf, -math.inf])
+def test_a_kl_that_is_no_number_leaves_an_adaptive_coefficient_as_it_is(kl: float) -> None:
+    controller = AdaptiveKL(0.1, target=1.0, horizon=100)
+    controller.update(kl, 10)
+    assert controller.value == controller.state_dict()["value"] == 0.1
+    controller.update(5.0, 10)
+    assert controller.value == pytest.approx(0.1 * 1.02)
+
+
 @pytest.mark.parametrize(("target", "horizon"), [(0.0, 10), (1.0, 0)])
 def test_an_adaptive_coefficient_refuses_a_target_or_horizon_of_zero(target: float, horizon: float) -> None:
     with pytest.raises(ValueError, match="kl_ctrl"):

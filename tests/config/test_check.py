@@ -80,6 +80,9 @@ def test_the_deprecated_micro_batch_size_is_split_over_the_ranks(runnable: Runna
         (["algorithm.filter_groups.enable=True", f"{ROLLOUT}.n=2", "algorithm.use_kl_in_reward=True",
           "algorithm.filter_groups.metric=seq_final_reward"], "algorithm.filter_groups.metric"),
         (["critic.enable=True", "algorithm.adv_estimator=grpo"], "critic.enable"),
+        (["trainer.critic_warmup=1", "algorithm.adv_estimator=grpo", f"{ROLLOUT}.n=2"], "trainer.critic_warmup"),
+        (["custom_reward_function.name=mine"], "custom_reward_function.path"),
+        (["algorithm.pf_ppo.weight_pow=-1"], "algorithm.pf_ppo.weight_pow"),
         ([f"{ROLLOUT}.temperature=0"], f"{ROLLOUT}.temperature"),
         ([f"{ROLLOUT}.do_sample=False"], f"{ROLLOUT}.do_sample"),
         ([f"{ROLLOUT}.prompt_length=7"], f"{ROLLOUT}.prompt_length"),
@@ -191,7 +194,20 @@ def test_the_correction_may_be_set_at_either_place(runnable: Runnable) -> None:
         (["algorithm.adv_estimator=grpo"], "a group of one"),
         (["algorithm.adv_estimator=opo"], "all advantages are 0"),
         ([f"{ACTOR}.use_kl_loss=True", "algorithm.use_kl_in_reward=True"], "counts twice"),
-        ([f"{ROLLOUT}.top_p=0.9"], "support"),
+        ([f"{ROLLOUT}.top_p=0.9"], "top_p=0.9: the sampler's support differs from the trainer's"),
+        ([f"{ROLLOUT}.top_k=5"], "top_k=5: the sampler's support differs"),
+        ([f"{ROLLOUT}.min_p=0.1", f"{ROLLOUT}.top_p=0.9"], "top_p=0.9, min_p=0.1: the sampler's support differs"),
+        ([f"{ROLLOUT}.repetition_penalty=1.1"], "repetition_penalty=1.1: the sampler's distribution differs"),
+        (
+            ["trainer.save_freq=5", f"{ACTOR}.checkpoint.save_contents=[model,extra]"],
+            f"{ACTOR}.checkpoint leaves out optimizer: a resumed run will differ",
+        ),
+        (["trainer.save_freq=5", f"{ACTOR}.checkpoint.save_contents=[model]"], "leaves out optimizer, extra"),
+        (["trainer.save_freq=5", f"{ACTOR}.checkpoint.load_contents=[model,optimizer]"], "leaves out extra"),
+        (
+            ["trainer.save_freq=5", "critic.checkpoint.save_contents=[model,optimizer]"],
+            "critic.checkpoint leaves out extra",
+        ),
         ([f"{ROLLOUT}.tensor_model_parallel_size=4"], "tensor_model_parallel_size"),
         ([f"{ROLLOUT}.gpu_memory_utilization=0.4"], "gpu_memory_utilization"),
         ([f"{ROLLOUT}.mode=sync"], "mode=sync"),
@@ -213,15 +229,65 @@ def test_what_has_no_or_another_effect_is_said(runnable: Runnable, overrides: li
     assert any(words in notice for notice in load("ppo", [*runnable["ppo"], *overrides]).notices)
 
 
+CHECKPOINTS = [
+    ("ppo", [f"{ACTOR}.checkpoint.save_contents=[hf_model]"], f"{ACTOR}.checkpoint.save_contents"),
+    ("ppo", [f"{ACTOR}.checkpoint.save_contents=[]"], f"{ACTOR}.checkpoint.save_contents"),
+    ("ppo", [f"{ACTOR}.checkpoint.load_contents=[optimizer]"], f"{ACTOR}.checkpoint.load_contents"),
+    ("ppo", ["critic.checkpoint.save_contents=[optimizer,extra]"], "critic.checkpoint.save_contents"),
+    ("ppo", ["critic.checkpoint.load_contents=[]"], "critic.checkpoint.load_contents"),
+    ("sft", ["trainer.checkpoint.save_contents=[hf_model,optimizer]"], "trainer.checkpoint.save_contents"),
+]
+
+
+@pytest.mark.parametrize(("command", "overrides", "key"), CHECKPOINTS)
+def test_a_resume_that_would_begin_with_untrained_weights_is_refused(
+    runnable: Runnable, command: str, overrides: list[str], key: str
+) -> None:
+    argv = [*runnable[command], "trainer.save_freq=5", *overrides]
+    (problem,) = problems_of(argv, command)
+    assert problem.key == key and "model" in problem.expected and "trainer.resume_mode=disable" in problem.fix
+    load(command, [*argv, "trainer.resume_mode=disable"])
+
+
+def test_contents_are_free_where_nothing_is_saved_or_resumed(runnable: Runnable) -> None:
+    contents = [f"{ACTOR}.checkpoint.save_contents=[hf_model]", f"{ACTOR}.checkpoint.load_contents=[model]"]
+    load("ppo", [*runnable["ppo"], *contents])  # save_freq is -1
+    load("ppo", [*runnable["ppo"], *contents, "trainer.save_freq=5", "trainer.val_only=True"])
+    plain = [*runnable["ppo"], "trainer.save_freq=5", "algorithm.adv_estimator=grpo", f"{ROLLOUT}.n=2"]
+    load("ppo", [*plain, "critic.checkpoint.save_contents=[hf_model]"])  # no critic
+    echoed = f"{ACTOR}.checkpoint.save_contents=[hf_model]"  # and what an earlier run saved would be loaded so
+    assert [p.key for p in problems_of([*runnable["ppo"], echoed])] == [f"{ACTOR}.checkpoint.load_contents"]
+
+
+def test_a_critic_may_warm_up_before_the_actor(runnable: Runnable) -> None:
+    load("ppo", [*runnable["ppo"], "trainer.critic_warmup=1"])
+
+
+def test_a_name_without_a_file_is_refused_for_evaluation_too(runnable: Runnable) -> None:
+    argv = [*runnable["eval"], "custom_reward_function.name=mine"]
+    (problem,) = problems_of(argv, "eval")
+    assert problem.key == "custom_reward_function.path" and "custom_reward_function.name=mine" in problem.wrong
+    load("eval", [*argv, f"custom_reward_function.path={__file__}"])
+    load("eval", [*runnable["eval"], "custom_reward_function.name=compute_score"])
+
+
+def test_a_weight_of_0_or_more_is_a_power_of_any_reward(runnable: Runnable) -> None:
+    load("ppo", [*runnable["ppo"], "algorithm.use_pf_ppo=True", "algorithm.pf_ppo.weight_pow=0"])
+
+
 def test_notices_of_the_other_commands(runnable: Runnable) -> None:
     sharding = load("sft", [*runnable["sft"], "model.fsdp_config.mixed_precision.reduce_dtype=bf16"]).notices
     assert any("nothing to shard" in notice for notice in sharding)
+    partly = load("sft", [*runnable["sft"], "trainer.save_freq=5", "trainer.checkpoint.save_contents=[model]"]).notices
+    assert any("trainer.checkpoint leaves out optimizer, extra" in notice for notice in partly)
     assert any("prompt_key" in notice for notice in load("eval", [*runnable["eval"], "data.prompt_key=q"]).notices)
 
 
 def test_a_plain_run_has_nothing_to_say(runnable: Runnable) -> None:
     plain = [f"{ACTOR}.use_torch_compile=False", "actor_rollout_ref.model.override_config.attn_implementation=sdpa"]
     assert load("ppo", [*runnable["ppo"], *plain]).notices == []
+    unsaved = [f"{ACTOR}.checkpoint.save_contents=[model]", "trainer.resume_mode=disable"]
+    assert load("ppo", [*runnable["ppo"], *plain, *unsaved, "trainer.save_freq=5"]).notices == []
 
 
 def test_roles_exist_when_they_are_needed(runnable: Runnable) -> None:

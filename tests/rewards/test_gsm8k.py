@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from hone.rewards.gsm8k import compute_score, last_answer
@@ -14,6 +16,8 @@ from hone.rewards.gsm8k import compute_score, last_answer
         ("#### -3", "-3"),
         ("#### $-3", "-3"),
         ("#### -$3", "-3"),
+        ("#### - $ 3", "-3"),
+        ("####\n\n- 3", "-3"),
         ("####18", "18"),
         ("####\n18", "18"),
         ("#### 18.", "18"),
@@ -62,3 +66,10 @@ def test_a_text_without_an_answer_has_none():
 def test_a_ground_truth_that_is_no_number_is_an_error():
     with pytest.raises(ValueError, match="ground truth 'many'"):
         compute_score("gsm8k", "#### 5", "many")
+
+
+@pytest.mark.parametrize("part", [" ", "\n", "#", "#### ", "#### -", "1", "1,", "1,111", "1.", "- ", "$ ", "1 "])
+def test_a_text_of_any_length_is_read_at_once(part):
+    start = time.process_time()
+    last_answer("####" + part * 50_000 + "x")
+    assert time.process_time() - start < 2

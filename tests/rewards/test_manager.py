@@ -1,107 +1,101 @@
+"""One score per answer, whatever the reward function does."""
+
+import inspect
 import logging
-import threading
 import time
 
-import numpy as np
 import pytest
 
 from hone.errors import UserError
 from hone.rewards import Reward, RewardManager
-
-
-def returning(value):
-    def constant(data_source, solution_str, ground_truth, extra_info):
-        return value
-
-    return RewardManager(constant)
+from hone.user_code import load_function
+from tests.rewards import functions
 
 
 def score(manager, text="text"):
     return manager.score_one("source", text, "truth", {"index": 1})
 
 
-@pytest.mark.parametrize("value", [1, 0.5, True, np.float32(0.5), np.int64(2), np.bool_(False)])
-def test_a_number_is_the_score(value):
-    assert score(returning(value)) == Reward(float(value))
+@pytest.fixture(scope="module")
+def results():
+    return RewardManager(functions.by_name)
 
 
-def test_a_dict_gives_the_score_and_its_other_keys_as_extras():
-    reward = score(returning({"score": 0.5, "acc": True, "length": np.int64(3), "pred": "x", "why": None}))
-    assert reward == Reward(0.5, {"acc": 1.0, "length": 3.0, "pred": "x", "why": "None"})
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [("int", 1.0), ("float", 0.5), ("bool", 1.0), ("float32", 0.5), ("int64", 2.0), ("numpy bool", 0.0)],
+)
+def test_a_number_is_the_score(results, result, expected):
+    assert score(results, result) == Reward(expected)
+
+
+def test_a_dict_gives_the_score_and_its_other_keys_as_extras(results):
+    extras = {"acc": 1.0, "length": 3.0, "right": 1.0, "pred": "x", "why": "None"}
+    assert score(results, "dict") == Reward(0.5, extras)
 
 
 def test_none_is_not_scored_and_not_an_error():
-    manager = returning(None)
-    assert score(manager) == Reward(None)
-    assert score(returning({"score": None, "kind": "skipped"})) == Reward(None, {"kind": "skipped"})
+    manager = RewardManager(functions.by_name)
+    assert score(manager, "None") == Reward(None)
+    assert score(manager, "None in a dict") == Reward(None, {"kind": "skipped"})
     assert (manager.errors, manager.timeouts) == (0, 0)
 
 
-@pytest.mark.parametrize("value", ["1.0", {"reward": 1.0}, [1.0], float("nan"), float("inf"), {"score": "high"}])
-def test_a_result_that_is_no_finite_number_is_an_error_that_names_the_function(value):
-    manager = returning(value)
-    reward = score(manager)
+@pytest.mark.parametrize("result", ["text", "dict without score", "list", "nan", "inf", "text in a dict"])
+def test_a_result_that_is_no_finite_number_is_an_error_that_names_the_function(results, result):
+    before = results.errors
+    reward = score(results, result)
     assert reward.score == 0.0
-    assert "constant" in reward.error
+    assert "by_name" in reward.error
     assert "finite number" in reward.error
-    assert manager.errors == 1
+    assert results.errors == before + 1
 
 
-@pytest.mark.parametrize("timeout_s", [None, 5.0])
-def test_an_exception_scores_zero_is_counted_and_shown_once(caplog, timeout_s):
-    def broken(data_source, solution_str, ground_truth, extra_info):
-        raise KeyError(solution_str)
-
-    manager = RewardManager(broken, timeout_s=timeout_s)
+def test_an_exception_scores_zero_is_counted_and_shown_once(caplog):
+    manager = RewardManager(load_function(functions.__file__, "raising"))
     with caplog.at_level(logging.WARNING):
         rewards = [score(manager, text) for text in ("first", "second", "third")]
     assert [reward.score for reward in rewards] == [0.0, 0.0, 0.0]
-    assert rewards[1].error == "KeyError: 'second'"
+    line = inspect.getsourcelines(functions.raising)[1] + 1
+    assert rewards[1].error == f"KeyError: 'second' ({functions.__file__}, line {line})"
     assert manager.errors == 3
     assert len(caplog.records) == 1
     assert "raise KeyError(solution_str)" in caplog.text
-    assert "broken" in caplog.text
+    assert "raising" in caplog.text
 
 
-def test_a_call_past_its_time_scores_zero_and_does_not_hold_up_the_next(caplog):
-    release = threading.Event()
-
-    def slow(data_source, solution_str, ground_truth, extra_info):
-        if solution_str == "slow":
-            release.wait(30)
-        return 1.0
-
-    manager = RewardManager(slow, timeout_s=0.05)
+@pytest.mark.parametrize("how", ["asleep", "in C", "in a program"])
+def test_a_call_past_its_time_scores_zero_and_does_not_hold_up_the_next(caplog, how):
+    manager = RewardManager(functions.stuck, timeout_s=0.5)
+    score(manager)  # the process has started
     start = time.monotonic()
     with caplog.at_level(logging.WARNING):
-        late, quick, again = score(manager, "slow"), score(manager, "quick"), score(manager, "slow")
+        late, quick, again = score(manager, how), score(manager, "quick"), score(manager, how)
     assert time.monotonic() - start < 10
-    release.set()
     assert (late.score, late.timeout, again.timeout) == (0.0, True, True)
+    assert "no score within 0.5 s" in late.error
     assert quick == Reward(1.0)
     assert (manager.timeouts, manager.errors) == (2, 0)
     assert len(caplog.records) == 1
 
 
-def test_a_timeout_error_raised_by_the_function_itself_is_an_error_not_a_time_out():
-    def refused(data_source, solution_str, ground_truth, extra_info):
-        raise TimeoutError("server")
+def test_a_process_that_ends_in_a_call_is_an_error_and_the_next_call_has_another():
+    manager = RewardManager(functions.stuck)
+    gone, next_one = score(manager, "gone"), score(manager)
+    assert gone.score == 0.0 and "exit code 7" in gone.error
+    assert next_one == Reward(1.0)
+    assert (manager.timeouts, manager.errors) == (0, 1)
 
-    manager = RewardManager(refused, timeout_s=5.0)
-    assert score(manager).error == "TimeoutError: server"
+
+def test_a_timeout_error_raised_by_the_function_itself_is_an_error_not_a_time_out():
+    manager = RewardManager(functions.refused)
+    assert score(manager).error.startswith("TimeoutError: server")
     assert (manager.errors, manager.timeouts) == (1, 0)
 
 
 def test_the_function_gets_the_four_arguments_by_name():
-    seen = {}
-
-    def remember(solution_str, ground_truth, data_source, extra_info):
-        seen.update(locals())
-        return 1.0
-
-    score(RewardManager(remember))
-    expected = {"data_source": "source", "solution_str": "text", "ground_truth": "truth", "extra_info": {"index": 1}}
-    assert {key: seen[key] for key in expected} == expected
+    seen = score(RewardManager(functions.other_order)).extras["seen"]
+    assert seen == "('source', 'text', 'truth', {'index': 1})"
 
 
 def test_the_default_scores_by_data_source_and_stops_at_an_unknown_one():

@@ -1,4 +1,6 @@
+import random
 import threading
+import time
 
 import pytest
 
@@ -120,6 +122,53 @@ def test_forms_without_meaning_are_normalised(text, normal):
 )
 def test_the_last_complete_box_is_read_with_balanced_braces(text, content):
     assert last_boxed(text) == content
+
+
+def last_boxed_by_hand(text):
+    """From the last box to the first: each is read by itself, to the end of the text if need be."""
+    for start in reversed(range(len(text))):
+        for box in (r"\boxed", r"\fbox"):
+            if text.startswith(box, start):
+                rest = text[start + len(box) :]
+                content = braced_by_hand(rest.lstrip()) if rest.lstrip().startswith("{") else bare_by_hand(rest)
+                if content is not None:
+                    return content
+    return None
+
+
+def braced_by_hand(text):
+    depth = 0
+    for i, character in enumerate(text):
+        if i == 0 or text[i - 1] != "\\":
+            depth += {"{": 1, "}": -1}.get(character, 0)
+        if depth == 0:
+            return text[1:i].strip()
+    return None
+
+
+def bare_by_hand(text):
+    words = text.split("$")[0].split() if text.startswith(" ") else []
+    return words[0] if words else None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_box_is_found_in_one_pass_as_by_reading_every_box_by_itself(seed):
+    draw = random.Random(seed)
+    parts = [r"\boxed", r"\boxed{", r"\boxed {", r"\boxed ", r"\fbox{", r"\fbox\n{", "{", "}", "}", r"\{", r"\}",
+             "\\", "$", " ", "\n", "7", "x y"]  # fmt: skip
+    for _ in range(3000):
+        text = "".join(draw.choices(parts, k=draw.randint(1, 14)))
+        assert last_boxed(text) == last_boxed_by_hand(text), text
+
+
+@pytest.mark.parametrize(
+    "part", [r"\boxed{x", r"\boxed{", r"\boxed", r"\boxed ", "{", "}", r"\fbox{x}", " ", r"\boxed  \n"]
+)
+@pytest.mark.parametrize("end", ["", "}" * 50_000])
+def test_a_text_of_any_length_is_read_at_once(part, end):
+    start = time.process_time()
+    last_boxed(part * 50_000 + end)
+    assert time.process_time() - start < 2
 
 
 def test_a_score_needs_a_box_and_an_equal_answer():

@@ -22,6 +22,7 @@ def random_batch(trajectories: int, *, seed: int, per_prompt: int = 2, longest: 
             "old_logprobs": real(),
             "ref_logprobs": real(),
             "rollout_logprobs": real(),
+            "turn_rewards": [torch.zeros(p + n) for p, n in zip(prompts, responses)],
         },
         {
             "prompt_length": torch.tensor(prompts),

@@ -14,7 +14,7 @@ from hone.config.schema.algorithm import FilterGroups
 from hone.config.schema.reward import OverlongBuffer
 from hone.data.prompts import Sample
 from hone.errors import UserError
-from hone.rewards.manager import Reward
+from hone.rewards import Reward
 from hone.trainers.dynamic_sampling import sample_informative
 from hone.trainers.sampling import Sampled
 from hone.trainers.scoring import Scoring

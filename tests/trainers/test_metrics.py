@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hone.batch import Batch
-from hone.rewards.manager import Reward
+from hone.rewards import Reward
 from hone.trainers.metrics import batch_metrics, reward_metrics, speed_metrics, validation_metrics
 from tests.trainers.ragged import random_batch
 
@@ -103,7 +103,7 @@ def test_validation_takes_means_best_and_majority_by_prompt_and_source() -> None
     scored = rewards(
         (1.0, 1.0, "4"), (0.0, 0.0, "5"), (0.0, 0.0, "5"),  # the majority is wrong
         (1.0, 1.0, "7"), (1.0, 1.0, "7"), (0.0, 0.0, "8"),
-        (0.5, 0.0, "1"), (0.5, 0.0, "2"), (None, 0.0, "3"),  # a source of its own; None counts as 0
+        (0.5, 0.0, "1"), (0.5, 0.0, "2"), (0.5, 0.0, "3"),  # a source of its own
     )  # fmt: skip
     sources = ["math"] * 6 + ["code"] * 3
     metrics = validation_metrics(sources, ["a"] * 3 + ["b"] * 3 + ["c"] * 3, scored)
@@ -111,10 +111,36 @@ def test_validation_takes_means_best_and_majority_by_prompt_and_source() -> None
     assert metrics["val-core/math/acc/best@3/mean"] == 1.0
     assert metrics["val-core/math/acc/maj@3/mean"] == 0.5
     assert metrics["val-aux/math/reward/mean@3"] == pytest.approx(0.5)
-    assert metrics["val-aux/code/reward/mean@3"] == pytest.approx(1 / 3)
+    assert metrics["val-aux/code/reward/mean@3"] == pytest.approx(0.5)
     assert metrics["val-core/code/acc/best@3/mean"] == 0.0
+    assert not any(name.endswith("unscored") for name in metrics)
 
 
 def test_one_response_has_a_mean_alone_and_the_reward_is_the_core_variable_without_acc() -> None:
-    metrics = validation_metrics(["math", "math"], ["a", "b"], [Reward(1.0), Reward(None)])
+    metrics = validation_metrics(["math", "math"], ["a", "b"], [Reward(1.0), Reward(0.0, error="ValueError: x")])
     assert metrics == {"val-core/math/reward/mean@1": 0.5}
+
+
+def test_what_is_not_scored_leaves_mean_best_and_majority_and_is_counted() -> None:
+    scored = rewards(
+        (None, 1.0, "5"), (0.0, 0.0, "5"), (1.0, 1.0, "4"), (-1.0, 0.0, "3"),  # without the first, no prediction leads
+        (-1.0, 0.0, "7"), (None, 0.0, "8"), (None, 0.0, "8"), (-2.0, 0.0, "7"),
+        (None, 1.0, "1"), (None, 1.0, "1"), (None, 1.0, "1"), (None, 1.0, "1"),  # a prompt without any
+    )  # fmt: skip
+    uids = [uid for uid in "abc" for _ in range(4)]
+    metrics = validation_metrics(["math"] * 12, uids, scored)
+    assert metrics["val-core/math/acc/mean@4"] == pytest.approx((1 / 3 + 0) / 2)
+    assert metrics["val-aux/math/reward/mean@4"] == pytest.approx((0.0 - 1.5) / 2)
+    assert metrics["val-aux/math/reward/best@4/mean"] == pytest.approx((1.0 - 1.0) / 2)
+    assert metrics["val-aux/math/reward/maj@4/mean"] == pytest.approx((0.0 - 1.0) / 2)
+    assert metrics["val-aux/math/unscored"] == 7.0
+
+
+def test_a_source_without_any_score_has_its_count_alone() -> None:
+    found = validation_metrics(["math", "code"], ["a", "b"], [Reward(None, {"acc": 1.0}), Reward(0.5)])
+    assert found == {"val-aux/math/unscored": 1.0, "val-core/code/reward/mean@1": 0.5}
+
+
+def test_an_unscored_response_without_a_prediction_does_not_hide_the_majority() -> None:
+    scored = [Reward(None), *rewards((0.5, 0.5, "1"), (0.5, 0.5, "1"))]
+    assert validation_metrics(["math"] * 3, ["a"] * 3, scored)["val-core/math/acc/maj@3/mean"] == 0.5

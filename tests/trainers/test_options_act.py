@@ -128,6 +128,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path, arithmet
     return of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value", "base"), [pytest.param(*case, marks=shows(case[0]), id=case[0]) for case in CASES]
 )

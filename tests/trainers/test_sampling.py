@@ -10,11 +10,11 @@ import pytest
 from hone.agents import Trajectory
 from hone.data.prompts import Sample
 from hone.errors import UserError
-from hone.rewards.manager import RewardManager
-from hone.rewards.scorers import default_compute_score
+from hone.rewards import RewardManager, default_compute_score
 from hone.rollout.interface import Sampling
 from hone.trainers.sampling import Sampler, trajectory_seed
 from hone.workers.rollout import RolloutTask
+from tests.rewards import functions
 
 
 class Backwards:
@@ -63,7 +63,7 @@ def test_a_seed_depends_on_each_of_its_parts_and_on_nothing_else() -> None:
 
 
 def test_trajectories_and_rewards_stand_in_the_order_of_the_prompts_whatever_finishes_first() -> None:
-    sampled, _ = sample(lambda solution_str, **_: float(solution_str), prompts("a", "b", "c"))
+    sampled, _ = sample(functions.number, prompts("a", "b", "c"))
     assert [t.response_ids for t in sampled.trajectories] == [[i] for i in range(6)]
     assert [s.uid for s in sampled.samples] == ["a", "a", "b", "b", "c", "c"]
     assert [r.score for r in sampled.rewards()] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
@@ -74,11 +74,11 @@ def test_trajectories_and_rewards_stand_in_the_order_of_the_prompts_whatever_fin
 def test_draws_belong_to_a_prompt_and_not_to_its_place_in_the_batch() -> None:
     seeds = {}
     for order in (("a", "b"), ("b", "a")):
-        _, rollout = sample(lambda **_: 0.0, prompts(*order))
+        _, rollout = sample(functions.number, prompts(*order))
         seeds[order] = {(t.sample.uid, t.index % 2): t.sampling.seed for t in rollout.tasks}
     assert seeds["a", "b"] == seeds["b", "a"]
     assert len(set(seeds["a", "b"].values())) == 4
-    _, later = sample(lambda **_: 0.0, prompts("a", "b"), seed=(0, "train", 1))
+    _, later = sample(functions.number, prompts("a", "b"), seed=(0, "train", 1))
     assert not {t.sampling.seed for t in later.tasks} & set(seeds["a", "b"].values())
 
 
@@ -86,7 +86,7 @@ def test_a_mistake_in_the_set_up_of_the_reward_is_raised_and_a_fault_of_the_func
     sampled, _ = sample(default_compute_score, prompts("a", source="unheard-of"))
     with pytest.raises(UserError, match="unheard-of"):
         sampled.rewards()
-    sampled, _ = sample(lambda **_: 1 / 0, prompts("a"))
+    sampled, _ = sample(functions.raising, prompts("a"))
     assert [r.score for r in sampled.rewards()] == [0.0, 0.0]
-    sampled, _ = sample(lambda **_: None, prompts("a"))
+    sampled, _ = sample(functions.nothing, prompts("a"))
     assert [r.score for r in sampled.rewards()] == [None, None]

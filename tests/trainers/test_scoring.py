@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hone.config.schema.reward import OverlongBuffer
-from hone.rewards.manager import Reward
+from hone.rewards import Reward
 from hone.trainers.scoring import Scoring, shaped_scores
 from tests.trainers.ragged import random_batch
 from tests.trainers.runs import ROLLOUT, Stage, same_weights

@@ -26,7 +26,7 @@ class PfPpo(Node):
     """Policy-filtration PPO: trajectories are drawn again by reward."""
 
     reweight_method: Literal["pow", "max_min", "max_random"] = key("pow", "How rewards become drawing weights.")
-    weight_pow: float = key(2.0, "pow: exponent of the absolute reward.")
+    weight_pow: float = key(2.0, "pow: exponent of the absolute reward.", ge=0)
 
 
 class FilterGroups(Node):
@@ -35,8 +35,8 @@ class FilterGroups(Node):
     enable: bool = key(False, "Drop groups whose metric is the same for all responses and sample more.")
     metric: str = key(
         "score",
-        "What is compared within a group: score, seq_reward (with the penalty on long responses) or a key that the "
-        "reward function returns.",
+        "What is compared within a group: score, seq_reward (with the agent's turn_rewards and the penalty on long "
+        "responses) or a key that the reward function returns.",
     )
     max_num_gen_batches: int = key(10, "Most batches of prompts for one step; 0 sets no bound.", ge=0)
 

@@ -60,7 +60,9 @@ class RewardModelConfig(Node):
     forward_max_token_len_per_gpu: int = key(
         ref("critic.forward_max_token_len_per_gpu"), "Most tokens in one micro-batch of a rank.", ge=1
     )
-    reward_manager: Literal["naive", "prime", "batch", "dapo"] = key("naive", "How reward functions are called.")
+    reward_manager: Literal["naive", "prime", "batch", "dapo"] = key(
+        "naive", "How reward functions are called: naive calls one after the other, prime makes eight calls at once."
+    )
     launch_reward_fn_async: bool = key(False, "Score while log-probs are computed.")
     sandbox_fusion: SandboxFusion = node(SandboxFusion)
     overlong_buffer: OverlongBuffer = node(OverlongBuffer)

@@ -1,0 +1,80 @@
+"""A process that calls a reward function: it can be ended when a call is stuck, and shares nothing with the run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from multiprocessing import Pipe
+from subprocess import DEVNULL, Popen, TimeoutExpired
+from typing import Any
+from weakref import finalize
+
+from hone.errors import UserError
+from hone.rewards.address import Address
+from hone.rewards.reward import Reward
+
+# Not multiprocessing.Process, which would import the script of the run again.
+PROGRAM = "import sys; sys.path[:] = {path}; from hone.rewards.worker import serve; serve({descriptor})"
+
+
+class ScoringProcess:
+    """One call at a time. A call past its time ends the process, and the next call starts another."""
+
+    def __init__(self, address: Address, timeout_s: float) -> None:
+        self.address = address
+        self.timeout_s = timeout_s
+        self._start()
+
+    def _start(self) -> None:
+        self.connection, theirs = Pipe()
+        with theirs:
+            program = PROGRAM.format(path=sys.path, descriptor=theirs.fileno())
+            # A session of its own: an interrupt is the run's to handle, and what the function starts ends with it.
+            self.process = Popen(
+                [sys.executable, "-c", program], stdin=DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+            )
+        self.end = finalize(self, _end, self.process)
+        self.connection.send((self.address, self.timeout_s))
+        self.connection.send(None)
+        self.loaded = False
+
+    def __call__(self, answer: dict[str, Any]) -> Reward:
+        """Waits for the score. Raises UserError for a mistake in the set-up."""
+        try:
+            self._load()
+            self.connection.send(answer)
+            if self.connection.poll(self.timeout_s):
+                return self._receive()
+        except (EOFError, OSError):
+            return Reward(0.0, error=f"the process of the reward function ended with exit code {self._exit_code()}")
+        self.end()
+        return Reward(0.0, error=f"no score within {self.timeout_s:g} s", timeout=True)
+
+    def _exit_code(self) -> int:
+        with suppress(TimeoutExpired):
+            self.process.wait(timeout=1)  # its end of the pipe closes a moment before it is gone
+        self.end()
+        return self.process.returncode
+
+    def _load(self) -> None:
+        """Importing the user's file has no time limit: it may load a model."""
+        if not self.end.alive:
+            self._start()
+        if not self.loaded:
+            self.loaded = True
+            self._receive()
+
+    def _receive(self) -> Any:
+        reply = self.connection.recv()
+        if isinstance(reply, UserError):
+            raise reply
+        return reply
+
+
+def _end(process: Popen) -> None:
+    """Ends the process with all that it started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,169 @@
+"""An agent's mistakes are one message each that names the agent and its file."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hone.agents import LLM, Trajectory, load_agents, make_agent, register_agent
+from hone.agents.registry import AGENTS
+from hone.errors import UserError
+from hone.rollout.interface import Sampling
+from tests.agents.test_agents import Echo, sample
+
+GOOD = Trajectory([5, 6], [7, 8, 9], [1, 0, 1], [-1.0, 0.0, -2.0], [0, -1, 0], "stop", 2, [0.5, 1.0])
+
+
+def run(name: str, engine: Any = None) -> Trajectory:
+    return asyncio.run(make_agent(name).run(sample(), LLM(engine or Echo(), Sampling(max_tokens=3))))
+
+
+@pytest.fixture
+def returning(agents: dict[str, Any]) -> Any:
+    """Runs an agent that returns the given thing."""
+
+    def of(result: Any) -> Trajectory:
+        @register_agent("mine")
+        class Mine:
+            async def run(self, sample: Any, llm: LLM) -> Any:
+                return result
+
+        return run("mine")
+
+    return of
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"response_ids": [], "response_mask": [], "logprobs": [], "versions": [], "turn_rewards": []},
+        {"response_ids": (7, 8, 9), "response_mask": np.array([1, 0, 1]), "logprobs": np.zeros(3)},
+        {"response_mask": [True, False, True], "logprobs": [0, 0, 0], "turn_rewards": []},
+        {"response_mask": [0, 0, 0], "turn_rewards": []},
+        {"turn_rewards": [1]},
+    ],
+)
+def test_a_trajectory_that_fits_together_is_handed_on(returning: Any, changes: dict[str, Any]) -> None:
+    given = replace(GOOD, **changes)
+    assert returning(given) is given
+
+
+WRONG = [
+    ({"response_mask": [1, 0]}, r"response_ids 3, response_mask 2, logprobs 3, versions 3"),
+    ({"logprobs": []}, r"response_ids 3, response_mask 3, logprobs 0, versions 3"),
+    ({"versions": [0] * 4}, r"versions 4"),
+    ({"prompt_ids": []}, r"prompt_ids is empty"),
+    ({"prompt_ids": None}, r"prompt_ids is None: expected a list of token ids"),
+    ({"prompt_ids": "text"}, r"prompt_ids is 'text': expected a list of token ids"),
+    ({"response_ids": [7, "8", 9]}, r"response_ids has '8' at place 1: expected a list of token ids"),
+    ({"response_ids": [7, -8, 9]}, r"response_ids has -8 at place 1"),
+    ({"response_ids": [7, 8.0, 9]}, r"response_ids has 8.0 at place 1"),
+    ({"response_mask": [1, 2, 0]}, r"response_mask has 2 at place 1: expected a list of 0 and 1"),
+    ({"logprobs": [None, 0.0, 0.0]}, r"logprobs has None at place 0: expected a list of numbers"),
+    ({"versions": ["1", 1, 1]}, r"versions has '1' at place 0: expected a list of integers"),
+    ({"turn_rewards": [0.5, float("nan")]}, r"turn_rewards has nan at place 1: expected a list of finite numbers"),
+    ({"turn_rewards": [0.1, 0.2, 0.3]}, r"3 turn_rewards for 2 turns \(runs of 1 in response_mask\)"),
+    ({"num_turns": None}, r"num_turns is None: expected an integer"),
+    ({"turn_rewards": 1.0}, r"turn_rewards is 1.0: expected a list of finite numbers"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG)
+def test_a_trajectory_that_does_not_fit_together_is_refused(
+    returning: Any, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=rf"^agent 'mine' \({re.escape(__file__)}\): .*{message}"):
+        returning(replace(GOOD, **changes))
+
+
+@pytest.mark.parametrize("result", [None, {"response_ids": []}, [GOOD], "text"])
+def test_something_else_than_a_trajectory_is_refused(returning: Any, result: Any) -> None:
+    with pytest.raises(
+        UserError, match=rf"^agent 'mine' .*returned .*{type(result).__name__}.*hone\.agents\.Trajectory"
+    ):
+        returning(result)
+
+
+AGENT = """
+from hone.agents import Trajectory, register_agent
+
+@register_agent("raising")
+class Raising:
+    async def run(self, sample, llm):
+        answer = await llm.generate(sample.prompt_ids)
+        return self.parsed(answer)
+
+    def parsed(self, answer):
+        return {}["tool"]
+
+@register_agent("unmade")
+class Unmade:
+    def __init__(self):
+        self.tool = open("/no/such/tool")
+
+@register_agent("plain")
+class Plain:
+    def run(self, sample, llm):
+        return Trajectory(sample.prompt_ids, [], [], [], [], "stop")
+
+@register_agent("talking")
+class Talking:
+    async def run(self, sample, llm):
+        return await llm.generate("a text")
+
+@register_agent("silent")
+class Silent:
+    async def run(self, sample, llm):
+        return await llm.generate([])
+"""
+RAISING = [
+    ("raising", r"agent 'raising' \(.*mine\.py\) failed: KeyError: 'tool' \(.*mine\.py, line 11\)"),
+    ("unmade", r"agent 'unmade' \(.*mine\.py\) failed: FileNotFoundError: .*/no/such/tool.* \(.*mine\.py, line 16\)"),
+    ("plain", r"agent 'plain' .*async def run"),
+    ("talking", r"agent 'talking' .*llm\.generate.*list of token ids.*'a text'.*line 26"),
+    ("silent", r"agent 'silent' .*llm\.generate.*at least one.*line 31"),
+]
+
+
+@pytest.mark.parametrize(("name", "message"), RAISING)
+def test_what_an_agent_of_the_users_raises_names_the_line(
+    agents: dict[str, Any], tmp_path: Path, name: str, message: str
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(AGENT)
+    load_agents(str(path))
+    with pytest.raises(UserError, match=message) as caught:
+        run(name)
+    assert (caught.value.__cause__ is None) == (name == "plain")
+
+
+class Broken(Echo):
+    async def generate(self, prompt_ids: Any, sampling: Sampling) -> Any:
+        raise MemoryError("no room for the cache")
+
+
+def test_a_fault_of_the_engine_is_no_fault_of_the_agent(agents: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(AGENT)
+    load_agents(str(path))
+    for name in ("raising", "single_turn"):
+        with pytest.raises(MemoryError, match="no room"):
+            run(name, Broken())
+
+
+def test_a_mistake_that_is_one_message_already_stays_as_it_is(agents: dict[str, Any]) -> None:
+    @register_agent("careful")
+    class Careful:
+        async def run(self, sample: Any, llm: LLM) -> Trajectory:
+            raise UserError("row 3: no tool")
+
+    assert "careful" in AGENTS
+    with pytest.raises(UserError, match=r"^row 3: no tool$"):
+        run("careful")
