@@ -24,6 +24,8 @@ def rank_problems(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _shard_group(key: str, strategy: str, size: int, ranks: int) -> Iterator[Problem]:
+    if ranks == 1:
+        return  # nothing is sharded, and the same file may run on a cluster
     involves = ("trainer.n_gpus_per_node", "trainer.nnodes")
     divisors = " or ".join(str(n) for n in range(1, ranks + 1) if ranks % n == 0)
     if size == 0 or (size > 0 and ranks % size):

@@ -307,3 +307,22 @@ def test_files_in_the_home_folder_are_found(
 
 def test_a_hub_name_is_not_looked_for_on_disk(runnable: Runnable) -> None:
     load("ppo", [*runnable["ppo"], "actor_rollout_ref.model.path=owner/name-1.5B"])
+
+
+@pytest.mark.parametrize(
+    ("size", "strategy", "said"),
+    [(2, "fsdp2", None), (1, "fsdp2", None), (-1, "fsdp", None), (3, "fsdp2", "3 does not divide the 4"),
+     (0, "fsdp", "0 does not divide"), (1, "fsdp", "1 with strategy fsdp")],
+)  # fmt: skip
+def test_shard_groups_divide_the_ranks(
+    runnable: dict[str, list[str]], size: int, strategy: str, said: str | None
+) -> None:
+    actor = "actor_rollout_ref.actor"
+    keys = [f"{actor}.fsdp_config.fsdp_size={size}", f"{actor}.strategy={strategy}", "critic.strategy=fsdp2"]
+    load("ppo", [*runnable["ppo"], *keys])  # one rank shards nothing
+    argv = [*runnable["ppo"], *keys, "trainer.n_gpus_per_node=4"]
+    if said is None:
+        load("ppo", argv)
+    else:
+        with pytest.raises(ConfigError, match=said):
+            load("ppo", argv)
