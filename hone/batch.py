@@ -105,9 +105,7 @@ class Batch:
         offsets = torch.zeros(len(index) + 1, dtype=torch.int64)
         offsets[1:] = lengths.cumsum(0)
         source = torch.arange(int(offsets[-1])) + torch.repeat_interleave(self.offsets[index] - offsets[:-1], lengths)
-        rows = {
-            k: v[index.numpy()] if isinstance(v, np.ndarray) else v[index.to(v.device)] for k, v in self.rows.items()
-        }
+        rows = {k: _pick_rows(v, index) for k, v in self.rows.items()}
         return Batch(offsets, {k: v[source.to(v.device)] for k, v in self.tokens.items()}, rows)
 
     def slice(self, start: int, stop: int) -> Batch:

@@ -27,6 +27,7 @@ OTHER_ENGINES = tuple(
 )
 # Settings of sharding: one process has nothing to shard.
 SHARDING = (
+    "fsdp_size",
     "reshard_after_forward",
     "forward_prefetch",
     "min_num_params",
@@ -43,7 +44,7 @@ def notices(config: Node, user_keys: Collection[str]) -> Iterator[str]:
         yield from _idle_keys(config, user_keys)
         yield from _compile(config, user_keys)
     if isinstance(config, (PPOConfig, SFTConfig)):
-        yield from _sharding(user_keys)
+        yield from _sharding(config, user_keys)
         yield from checkpoint_notices(config)
     if isinstance(config, EvaluationConfig) and "data.prompt_key" in user_keys:
         yield "data.prompt_key is not read here: responses are scored without their prompts"
@@ -105,14 +106,18 @@ def _idle_keys(config: PPOConfig, user_keys: Collection[str]) -> Iterator[str]:
         yield f"{ROLLOUT}.dtype={rollout.dtype} rests: the hf engine computes with the policy's weights, in {precision}"
 
 
-def _sharding(user_keys: Collection[str]) -> Iterator[str]:
+def _sharding(config: PPOConfig | SFTConfig, user_keys: Collection[str]) -> Iterator[str]:
     sharding = sorted(key for key in user_keys if _rests_in_one_process(key))
-    if sharding:
+    prefetching = sorted(key for key in user_keys if key.endswith("fsdp_config.forward_prefetch"))
+    if config.ranks > 1 and prefetching:
+        yield "fsdp2 gathers ahead by itself: only strategy=fsdp reads " + ", ".join(prefetching)
+    if config.ranks == 1 and sharding:
         yield "one process has nothing to shard or to balance, so nothing is left to do for " + ", ".join(sharding)
 
 
 def _rests_in_one_process(key: str) -> bool:
-    return key == "trainer.balance_batch" or ("fsdp_config." in key and key.rsplit(".", 1)[-1] in SHARDING)
+    of_ray = key.startswith("ray_init.") or key == "trainer.ray_wait_register_center_timeout"
+    return of_ray or key == "trainer.balance_batch" or ("fsdp_config." in key and key.rsplit(".", 1)[-1] in SHARDING)
 
 
 def _compile(config: PPOConfig, user_keys: Collection[str]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from hone.config.schema.generation import EvaluationConfig, EvaluationDataConfig
 from hone.data.files import Row, read_rows
 from hone.data.schema import ground_truth
 from hone.errors import UserError
+from hone.rewards import refuse_if_all_raised
 from hone.rewards.manager import Reward, RewardManager
 from hone.rewards.scorers import default_compute_score
 from hone.tracking.console import console
@@ -63,6 +64,7 @@ def _scores(config: EvaluationConfig, manager: RewardManager) -> tuple[list[str]
             sources.append(row.data_source)
             uids.append(str(index))
             rewards.append(manager.score_one(row.data_source, response, row.ground_truth, row.extra_info))
+    refuse_if_all_raised(rewards)
     return sources, uids, rewards
 
 

@@ -1,4 +1,4 @@
-"""The torch engine: a model in one process, run over micro-batches and stepped once per mini-batch.
+"""The torch engine: a model, whole or sharded over ranks, run over micro-batches and stepped once per mini-batch.
 
 Objectives see only trained tokens, picked out before any arithmetic, and sum over `loss_weight`, which the driver
 computed for the whole mini-batch: the gradient is the same for any micro-batch size, packed or padded.
@@ -86,9 +86,6 @@ class TorchEngine:
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        return self.model.parameters()
 
     def weights(self) -> dict[str, Tensor]:
         """Names as Hugging Face has them, with the whole tensors."""

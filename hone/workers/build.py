@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -57,17 +59,9 @@ def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | N
 
 def reference_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
     """The policy as it was when the run began; it only scores."""
-    policy, reference = config.actor_rollout_ref.model, config.actor_rollout_ref.ref
-    model = load_causal_lm(
-        run.source(
-            policy.path,
-            policy.override_config,
-            model_dtype=reference.fsdp_config.model_dtype,
-            trust_remote_code=policy.trust_remote_code,
-            external_lib=policy.external_lib,
-            packed=policy.use_remove_padding,
-        )
-    ).requires_grad_(False)
+    reference = config.actor_rollout_ref.ref
+    dtype = DTYPES[reference.fsdp_config.model_dtype]
+    model = load_causal_lm(replace(frozen_source(config, run), dtype=dtype)).requires_grad_(False)
     section = "actor_rollout_ref.ref.fsdp_config"
     options = _policy_options(config, run, reference.fsdp_config, section)
     module, sharding = sharded(model, options, reference.strategy, reference.fsdp_config, section)
@@ -144,6 +138,11 @@ def policy_source(config: PPOConfig, run: RunSettings) -> ModelSource:
         gradient_checkpointing=policy.enable_gradient_checkpointing,
         packed=policy.use_remove_padding,
     )
+
+
+def frozen_source(config: PPOConfig, run: RunSettings) -> ModelSource:
+    """The same for a model that no gradient reaches."""
+    return replace(policy_source(config, run), gradient_checkpointing=False)
 
 
 def sharded(

@@ -16,7 +16,7 @@ from hone.data.prompts import Sample
 from hone.models.load import load_causal_lm, load_tokenizer
 from hone.rollout.hf import HFEngine
 from hone.rollout.interface import RolloutEngine, Sampling
-from hone.workers.build import policy_source
+from hone.workers.build import frozen_source
 from hone.workers.settings import RunSettings
 
 
@@ -77,7 +77,7 @@ class RolloutWorker:
         rollout = config.actor_rollout_ref.rollout
         actor = self.actor = peers["actor"]
         self.shares = actor.engine.sharding.whole
-        model = actor.engine.model if self.shares else load_causal_lm(policy_source(config, run)).requires_grad_(False)
+        model = actor.engine.model if self.shares else load_causal_lm(frozen_source(config, run)).requires_grad_(False)
         if rollout.agent.agent_loop_path:
             load_agents(rollout.agent.agent_loop_path)
         self.free_cache = rollout.free_cache_engine

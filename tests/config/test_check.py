@@ -213,6 +213,9 @@ def test_the_correction_may_be_set_at_either_place(runnable: Runnable) -> None:
         ([f"{ROLLOUT}.mode=sync"], "mode=sync"),
         ([f"{ROLLOUT}.val_kwargs.n=4"], "all the same"),
         ([f"{ACTOR}.fsdp_config.reshard_after_forward=False"], "nothing to shard"),
+        ([f"{ACTOR}.fsdp_config.fsdp_size=2"], "nothing to shard"),
+        (["ray_init.num_cpus=4"], "nothing to shard"),
+        (["trainer.n_gpus_per_node=2", f"{ACTOR}.fsdp_config.forward_prefetch=True"], "only strategy=fsdp reads"),
         (["trainer.balance_batch=True"], "trainer.balance_batch"),
         (["data.val_files=null"], "nothing is validated"),
         (["trainer.device=cpu", f"{ACTOR}.use_torch_compile=True"], "use_torch_compile"),
@@ -326,3 +329,8 @@ def test_shard_groups_divide_the_ranks(
     else:
         with pytest.raises(ConfigError, match=said):
             load("ppo", argv)
+
+
+def test_several_ranks_have_something_to_shard(runnable: dict[str, list[str]]) -> None:
+    argv = ["trainer.n_gpus_per_node=2", f"{ACTOR}.fsdp_config.reshard_after_forward=False", "ray_init.num_cpus=2"]
+    assert not any("nothing to shard" in notice for notice in load("ppo", [*runnable["ppo"], *argv]).notices)

@@ -8,24 +8,12 @@ import pytest
 import torch
 
 from hone.batch import Batch
-from hone.workers.actor import ActorWorker
 from tests.trainers.runs import ROLLOUT, Stage
 
 ALONE = """
 def compute_score(data_source, solution_str, ground_truth, extra_info):
     return None if len(solution_str) % 2 else 1.0
 """
-
-
-@pytest.fixture
-def updates(monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
-    """The mini-batches that the actor was trained on."""
-    seen: list[Batch] = []
-    update = ActorWorker.update
-    monkeypatch.setattr(
-        ActorWorker, "update", lambda self, batch, **more: (seen.append(batch), update(self, batch, **more))[1]
-    )
-    return seen
 
 
 def score(text: str) -> float:

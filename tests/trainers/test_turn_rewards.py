@@ -17,7 +17,6 @@ from hone.trainers.dynamic_sampling import sample_informative
 from hone.trainers.filtration import redraw
 from hone.trainers.metrics import batch_metrics
 from hone.trainers.scoring import Scoring
-from hone.workers.actor import ActorWorker
 from tests.trainers.ragged import random_batch
 from tests.trainers.runs import ACTOR, ROLLOUT, Stage, difference, same_weights
 from tests.trainers.test_dynamic_sampling import sampled
@@ -55,17 +54,6 @@ class Unrewarded(TwoTurns):
     def rewards(self, first, second):
         return []
 """
-
-
-@pytest.fixture
-def updates(monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
-    """The mini-batches that the actor was trained on."""
-    seen: list[Batch] = []
-    update = ActorWorker.update
-    monkeypatch.setattr(
-        ActorWorker, "update", lambda self, batch, **more: (seen.append(batch), update(self, batch, **more))[1]
-    )
-    return seen
 
 
 def agent(stage: Stage, name: str) -> list[str]:

@@ -67,7 +67,7 @@ def test_the_critics_gradient_and_metrics_equal_the_clipped_value_loss_written_o
     for name, packed in WAYS:
         engine = engine_of(tiny_critic(), name, packed, grad_clip=1e9)
         metrics = engine.step(batch, ValueObjective(0.2), training_step=0, mask="loss_mask")
-        gradient = torch.cat([p.grad.flatten() for p in engine.parameters()])
+        gradient = torch.cat([p.grad.flatten() for p in engine.model.parameters()])
         assert (gradient - expected).norm() < 1e-5 * expected.norm(), (name, packed)
         assert metrics["vf_loss"] == pytest.approx(loss.item(), rel=1e-5)
         assert metrics["vpred_mean"] == pytest.approx(v.mean().item(), rel=1e-4, abs=1e-6)
@@ -120,7 +120,7 @@ def test_gspo_gradient_equals_the_sequence_ratio_written_out():
     for name, packed in WAYS:
         engine = engine_of(tiny("qwen3"), name, packed, grad_clip=1e9)
         metrics = engine.step(batch, objective, training_step=0, mask="loss_mask")
-        gradient = torch.cat([p.grad.flatten() for p in engine.parameters()])
+        gradient = torch.cat([p.grad.flatten() for p in engine.model.parameters()])
         assert (gradient - expected).norm() < 1e-5 * expected.norm(), (name, packed)
         assert metrics["pg_loss"] == pytest.approx(total.item(), rel=1e-5, abs=1e-7)
 
@@ -133,7 +133,7 @@ def test_importance_weights_multiply_the_token_losses():
     for given in (batch, batch.with_tokens(importance_weights=weights)):
         engine = engine_of(tiny("qwen3"), "3", True, grad_clip=1e9)
         engine.step(given, objective, training_step=0, mask="loss_mask")
-        gradients.append(torch.cat([p.grad.flatten() for p in engine.parameters()]))
+        gradients.append(torch.cat([p.grad.flatten() for p in engine.model.parameters()]))
     torch.testing.assert_close(gradients[1], 2.5 * gradients[0], rtol=1e-5, atol=1e-7)
 
 
@@ -146,7 +146,7 @@ def test_what_stands_under_the_mask_changes_nothing_at_all():
         batch = batch.with_tokens(**{n: torch.where(inside, batch[n], garbage) for n in names})
         engine = engine_of(tiny("qwen3"), "3", True)
         metrics = engine.step(batch, POLICY, training_step=0, mask="loss_mask")
-        steps.append((torch.cat([p.grad.flatten() for p in engine.parameters()]), metrics))
+        steps.append((torch.cat([p.grad.flatten() for p in engine.model.parameters()]), metrics))
     for gradient, metrics in steps[1:]:
         assert torch.equal(gradient, steps[0][0])
         assert metrics == steps[0][1]

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from hone.batch import Batch
+from hone.errors import UserError
 from hone.training.checkpoint import load_engine, save_engine
 from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
@@ -18,7 +19,7 @@ from hone.training.outputs import ForwardOptions, OutputModule
 from hone.training.sharding import ShardOptions, shard
 from tests.models_of_families import tiny
 from tests.ranks import run_ranks
-from tests.training.test_engine import POLICY, make_batch
+from tests.training.test_engine import POLICY, make_batch, poisoned
 
 EVERYTHING = ("model", "optimizer", "extra")
 CPU = torch.device("cpu")
@@ -123,3 +124,21 @@ def test_a_checkpoint_goes_on_with_any_number_of_ranks(tmp_path: Path, options: 
     for found in runs:
         for name, weights in expected.items():
             np.testing.assert_allclose(found[name], weights, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def poison(rank: int, options: ShardOptions) -> tuple[list[float], str, bool]:
+    trained = engine("qwen3", options, MicroBatching(1), ForwardOptions())
+    before = {name: tensor.clone() for name, tensor in trained.weights().items()}
+    bad, skipped, said = share(poisoned(make_batch()), DEALT[2]), [], ""
+    for step in range(3):
+        try:
+            skipped.append(trained.step(bad, POLICY, training_step=step, mask="loss_mask")["nonfinite_steps"])
+        except UserError as error:
+            said = str(error)
+    return skipped, said, all(torch.equal(before[name], tensor) for name, tensor in trained.weights().items())
+
+
+@pytest.mark.parametrize("options", [FSDP2, FSDP1], ids=["fsdp2", "fsdp1"])
+def test_a_nan_on_one_rank_skips_the_step_on_all(options: ShardOptions) -> None:
+    for skipped, said, unchanged in run_ranks(2, poison, options):
+        assert skipped == [1.0, 1.0] and "3 optimiser steps in a row" in said and unchanged

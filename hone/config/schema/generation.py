@@ -24,7 +24,10 @@ class GenerationDataConfig(Node):
     path: str = key("~/data/rlhf/math/test.parquet", "Parquet, json or jsonl file with the prompts.")
     prompt_key: str = key("prompt", "Column with the prompt: a list of {role, content} messages, or text.")
     n_samples: int = key(1, "Responses per prompt.", ge=1)
-    output_path: str = key("~/data/rlhf/math/generated.parquet", "File for the rows with a `responses` column added.")
+    output_path: str = key(
+        "~/data/rlhf/math/generated.parquet",
+        "File for the rows with a `responses` column added; rows that are done before a run fails stay beside it.",
+    )
     batch_size: int | None = key(None, "Prompts in flight at once; null hands all of them to the engine.", ge=1)
     max_samples: int = key(-1, "Rows to use; -1 uses all of them.", ge=-1)
     trust_remote_code: bool = key(ref("model.trust_remote_code"), "Let the tokenizer run code that comes with it.")
