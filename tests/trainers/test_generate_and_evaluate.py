@@ -97,6 +97,16 @@ def test_generated_answers_are_scored_by_the_same_function_as_in_training(stage:
     assert metrics["reward/errors"] == 0.0
 
 
+def test_when_every_call_raised_there_is_nothing_to_report(stage: Stage) -> None:
+    generated(stage, "out.parquet")
+    function = [f"custom_reward_function.path={stage.directory}/raises.py"]
+    (stage.directory / "raises.py").write_text(
+        "def compute_score(*_, **__):\n    raise RuntimeError('no score today')\n"
+    )
+    with pytest.raises(UserError, match="no score today"):
+        evaluated(stage, stage.directory / "out.parquet", *function)
+
+
 def test_right_answers_score_one_and_wrong_ones_zero(stage: Stage) -> None:
     rows = [
         {"data_source": "arithmetic", "reward_model": {"ground_truth": "12"}, "responses": ["so\n#### 12", "#### 13"]},
