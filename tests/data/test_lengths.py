@@ -2,10 +2,10 @@ import logging
 
 import numpy as np
 import pytest
-from hone.data.lengths import measure, refuse_longer
 
 from hone.data import lengths as module
 from hone.data.chat import render
+from hone.data.lengths import measure, refuse_longer
 from hone.errors import UserError
 
 
