@@ -18,7 +18,7 @@ from hone.rewards import refuse_if_all_raised
 from hone.rewards.manager import Reward, RewardManager
 from hone.rewards.scorers import default_compute_score
 from hone.tracking.console import console
-from hone.trainers.metrics import validation_metrics
+from hone.trainers.validation_metrics import validation_metrics
 from hone.user_code import load_function
 
 

@@ -8,9 +8,9 @@ from hone.rewards import Reward, refuse_if_all_raised
 from hone.tracking.console import console
 from hone.tracking.run_directory import dump_trajectories
 from hone.trainers.checkpoints import due
-from hone.trainers.metrics import validation_metrics
 from hone.trainers.ppo_setup import Setup
 from hone.trainers.sampling import Sampled, sampling_of
+from hone.trainers.validation_metrics import validation_metrics
 
 
 class Validator:

@@ -10,7 +10,8 @@ import torch
 
 from hone.batch import Batch
 from hone.rewards import Reward
-from hone.trainers.metrics import batch_metrics, reward_metrics, speed_metrics, validation_metrics
+from hone.trainers.metrics import batch_metrics, reward_metrics, speed_metrics
+from hone.trainers.validation_metrics import validation_metrics
 from tests.trainers.ragged import random_batch
 
 
