@@ -5,6 +5,7 @@ from typing import Any
 from hone.errors import UserError
 
 Message = dict[str, Any]
+Conversation = tuple[list[Message], str]  # with the place to name in an error
 
 
 def as_messages(value: Any, where: str) -> list[Message]:
@@ -38,20 +39,23 @@ def render(tokenizer: Any, messages: list[Message], *, add_generation_prompt: bo
         raise UserError(f"{where}: the chat template refuses these messages: {problem}.") from problem
 
 
-def rendered_lengths(
-    tokenizer: Any, conversations: list[tuple[list[Message], str]], *, add_generation_prompt: bool
-) -> list[int]:
-    """How many tokens `render` gives for each of several (messages, where): one call for all takes half the time."""
+def render_all(tokenizer: Any, conversations: list[Conversation], *, add_generation_prompt: bool) -> list[list[int]]:
+    """`render` of each conversation: one call for all takes half the time."""
     from jinja2 import TemplateError
 
+    if not conversations:
+        return []
     try:
-        together = _token_ids(tokenizer, [messages for messages, _ in conversations], add_generation_prompt)
-        return [len(ids) for ids in together]
+        return list(_token_ids(tokenizer, [messages for messages, _ in conversations], add_generation_prompt))
     except (TemplateError, TypeError):  # one by one, the row at fault is named
         return [
-            len(render(tokenizer, messages, add_generation_prompt=add_generation_prompt, where=where))
+            render(tokenizer, messages, add_generation_prompt=add_generation_prompt, where=where)
             for messages, where in conversations
         ]
+
+
+def rendered_lengths(tokenizer: Any, conversations: list[Conversation], *, add_generation_prompt: bool) -> list[int]:
+    return [len(ids) for ids in render_all(tokenizer, conversations, add_generation_prompt=add_generation_prompt)]
 
 
 def _token_ids(tokenizer: Any, messages: Any, add_generation_prompt: bool) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hone.data.chat import Message, rendered_lengths
+from hone.data.chat import Conversation, rendered_lengths
 from hone.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -18,8 +18,6 @@ logger = logging.getLogger(__name__)
 CHUNK = 64  # rows rendered by one call: more would be no faster, and long rows would take much memory
 CHUNKS_OF_A_TASK = 16  # the tokenizer travels to a process once per task
 MANY = 20_000  # rows that take some seconds
-
-Conversation = tuple[list[Message], str]  # with the place to name in an error
 
 
 def measure(

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hone.data.chat import Message, as_messages, render, require_chat_template
+from hone.data.chat import Conversation, Message, as_messages, render, require_chat_template
 from hone.data.files import read_rows
-from hone.data.lengths import Conversation, measure, refuse_longer
+from hone.data.lengths import measure, refuse_longer
 from hone.data.schema import ground_truth
 from hone.data.truncation import check_truncation, cut
 from hone.errors import UserError

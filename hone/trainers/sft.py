@@ -14,7 +14,7 @@ from hone.cluster import Executor, Role
 from hone.config import Loaded
 from hone.config.schema.sft import SFTConfig
 from hone.data.order import BatchOrder
-from hone.data.sft import SFTDataset
+from hone.data.sft import SFTDataset, SFTSample
 from hone.models.load import load_tokenizer
 from hone.models.precision import pick_device
 from hone.tracking.console import progress_bar
@@ -65,7 +65,7 @@ class SFTTrainer:
         timer = Timer()
         with timer("step"):
             with timer("data"):
-                batch = self._batch(self.train_data, self.order.batch(step).tolist())
+                batch = _batch(self.train_data.samples(self.order.batch(step).tolist()))
             batch = batch.with_tokens(loss_weight=loss_weights(batch["loss_mask"], batch.offsets, "token-mean"))
             metrics = self.model.map("update", batch, training_step=step)
         seconds = timer.seconds["step"]
@@ -83,17 +83,11 @@ class SFTTrainer:
         assert self.val_data is not None
         total, count, size = 0.0, 0, self.config.data.train_batch_size
         for start in range(0, len(self.val_data), size):
-            batch = self._batch(self.val_data, range(start, min(start + size, len(self.val_data))))
+            batch = _batch(self.val_data.samples(range(start, min(start + size, len(self.val_data)))))
             mask = batch["loss_mask"].bool()
             total -= float(self.model.map("compute_logprobs", batch)["logprobs"][mask].double().sum())
             count += int(mask.sum())
         return total / max(count, 1)
-
-    def _batch(self, dataset: SFTDataset, rows: Sequence[int]) -> Batch:
-        samples = [dataset[i] for i in rows]
-        return Batch.from_sequences(
-            {"input_ids": [s.input_ids for s in samples], "loss_mask": [s.loss_mask for s in samples]}
-        )
 
     def _save(self, step: int, metrics: dict[str, float]) -> None:
         contents = self.config.trainer.checkpoint.save_contents
@@ -128,6 +122,12 @@ class SFTTrainer:
             done=done,
             last_line=last_line,
         )
+
+
+def _batch(samples: Sequence[SFTSample]) -> Batch:
+    return Batch.from_sequences(
+        {"input_ids": [s.input_ids for s in samples], "loss_mask": [s.loss_mask for s in samples]}
+    )
 
 
 def _dataset(config: SFTConfig, tokenizer, files, max_samples: int) -> SFTDataset:  # type: ignore[no-untyped-def]

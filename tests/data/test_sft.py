@@ -194,3 +194,30 @@ def test_a_row_with_a_mistake_is_named_at_the_start(tmp_path, tokenizer, mistake
     with pytest.raises(UserError, match=rf"a\.jsonl, row 1.*{message}"):
         SFTDataset(path, **options)
     assert len(SFTDataset(path, max_samples=1, **options)) == 1
+
+
+# Ends turns with text that a byte-pair tokenizer may join with the end of the answer.
+WITH_PLAIN_END = (
+    "{% for m in messages %}{{ m.role + ': ' + m.content + ' e' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+# Ends the last turn in another way when the first message asks for it.
+WITH_TWO_ENDS = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}"
+    "{% if 'cups' in messages[0].content and not add_generation_prompt %}{{ '<|pad|>' }}{% endif %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("template", [None, WITH_NEWLINE, WITH_FINAL_PAD, WITH_THINKING, WITH_PLAIN_END, WITH_TWO_ENDS])
+def test_rows_drawn_together_are_the_rows_drawn_alone(tmp_path, tokenizer, template):
+    tokenizer.chat_template = template or tokenizer.chat_template
+    short, system = CONVERSATION[:2], [{"role": "system", "content": "Count."}]
+    birds = [{"role": "user", "content": "Bob has 3 birds."}, {"role": "assistant", "content": "3 th"}]
+    rows = [short, birds, [*system, *short], [*system, *birds], birds, short]
+    path = write(tmp_path / "rows.jsonl", [{"messages": messages} for messages in rows])
+
+    def data():
+        return SFTDataset(path, tokenizer=tokenizer, max_length=128, messages_key="messages")
+
+    assert data().samples(range(len(rows))) == [data()[i] for i in range(len(rows))]
