@@ -46,7 +46,8 @@ class RankProcess:
     def meet(self, size: int, host: str, port: int, device: str, threads: int) -> None:
         """Joins the other ranks. Everybody must call it."""
         torch.set_num_threads(threads)
-        backend = "nccl" if device == "cuda" else "gloo"
+        # gloo beside nccl: weights that are kept in CPU memory are gathered there.
+        backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
         dist.init_process_group(
             backend,
             init_method=f"tcp://{host}:{port}",

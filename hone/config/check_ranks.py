@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .problems import Problem
 from .schema import PPOConfig
-from .schema.fsdp import ForwardFsdpConfig
+from .schema.fsdp import ForwardFsdpConfig, FsdpConfig
 
 
 def rank_problems(config: PPOConfig) -> Iterator[Problem]:
@@ -21,6 +21,8 @@ def rank_problems(config: PPOConfig) -> Iterator[Problem]:
         sections.append(("critic.model.fsdp_config", config.critic.strategy, config.critic.model.fsdp_config))
     for section, strategy, fsdp in sections:
         yield from _shard_group(f"{section}.fsdp_size", strategy, fsdp.fsdp_size, config.ranks)
+        if strategy == "fsdp" and isinstance(fsdp, FsdpConfig) and fsdp.offload_policy:
+            yield _policy_without_fsdp2(section)
 
 
 def _shard_group(key: str, strategy: str, size: int, ranks: int) -> Iterator[Problem]:
@@ -34,3 +36,12 @@ def _shard_group(key: str, strategy: str, size: int, ranks: int) -> Iterator[Pro
     elif strategy == "fsdp" and size == 1 and ranks > 1:
         wrong = "1 with strategy fsdp gives wrong gradients in torch"
         yield Problem(key, wrong, "-1, or more than 1", "use strategy fsdp2, which replicates weights with 1", involves)
+
+
+def _policy_without_fsdp2(section: str) -> Problem:
+    return Problem(
+        f"{section}.offload_policy",
+        "True is for strategy fsdp2 alone",
+        "False",
+        f"use strategy fsdp2, or set {section}.param_offload=True and {section}.optimizer_offload=True",
+    )

@@ -69,13 +69,8 @@ FLOATS = _except(Dtype, "fp16", "float16")
 FP16 = "half precision needs loss scaling"
 
 
-def _fsdp(prefix: str, *, trained: bool) -> tuple[NotBuilt, ...]:
-    offloads = ["param_offload", *(("optimizer_offload", "offload_policy") if trained else ())]
+def _fsdp(prefix: str) -> tuple[NotBuilt, ...]:
     return (
-        *(
-            NotBuilt(f"{prefix}.{name}", (False,), "weights and optimiser state stay on the device")
-            for name in offloads
-        ),
         NotBuilt(f"{prefix}.model_dtype", FLOATS, FP16),
         NotBuilt(f"{prefix}.mixed_precision.param_dtype", FLOATS, FP16),
         NotBuilt(f"{prefix}.mixed_precision.reduce_dtype", FLOATS, FP16),
@@ -110,17 +105,11 @@ def _lora(prefix: str) -> tuple[NotBuilt, ...]:
     return (NotBuilt(f"{prefix}.lora_rank", (0,), "LoRA"),)
 
 
-def _model(prefix: str) -> tuple[NotBuilt, ...]:
-    return (NotBuilt(f"{prefix}.override_config.moe_config.freeze_moe_router", (False,), "Megatron"),)
-
-
 def _trained_model(prefix: str) -> tuple[NotBuilt, ...]:
     return (
-        *_model(prefix),
         *_lora(prefix),
         NotBuilt(f"{prefix}.exclude_modules", (None,), "LoRA"),
         NotBuilt(f"{prefix}.lora_adapter_path", (None,), "LoRA"),
-        NotBuilt(f"{prefix}.enable_activation_offload", (False,), "activations stay on the device"),
         NotBuilt(f"{prefix}.use_shm", (False,), "files are read where they are"),
     )
 
@@ -142,23 +131,18 @@ _DATA = (
 _ACTOR = (
     NotBuilt("actor_rollout_ref.hybrid_engine", (True,), "actor and rollout always share their devices"),
     NotBuilt(f"{ACTOR}.strategy", ("fsdp", "fsdp2"), "Megatron"),
-    NotBuilt(f"{ACTOR}.entropy_checkpointing", (False,), "recomputing the entropy",
-             instead=f"set {MODEL}.use_fused_kernels=True, which keeps no [tokens, vocab] tensor"),
-    NotBuilt(f"{ACTOR}.entropy_from_logits_with_chunking", (False,), "chunks of logits",
-             instead=f"set {MODEL}.use_fused_kernels=True, which works in chunks of tokens"),
     NotBuilt(f"{ACTOR}.ulysses_sequence_parallel_size", (1,), ONE_PROCESS),
-    NotBuilt(f"{MODEL}.use_liger", (False,), "Liger kernels"),
     NotBuilt(f"{MODEL}.fused_kernel_options.impl_backend", ("torch",), "triton kernels",
              (f"{MODEL}.use_fused_kernels", (True,))),
     *_trained_model(MODEL),
-    *_fsdp(f"{ACTOR}.fsdp_config", trained=True),
+    *_fsdp(f"{ACTOR}.fsdp_config"),
     *_optim(f"{ACTOR}.optim"),
     *_profiler(f"{ACTOR}.profiler"),
 )  # fmt: skip
 _REF = (
     NotBuilt(f"{REF}.strategy", ("fsdp", "fsdp2"), "Megatron"),
     NotBuilt(f"{REF}.ulysses_sequence_parallel_size", (1,), ONE_PROCESS),
-    *_fsdp(f"{REF}.fsdp_config", trained=False),
+    *_fsdp(f"{REF}.fsdp_config"),
     *_profiler(f"{REF}.profiler"),
 )
 _ROLLOUT = (
@@ -175,7 +159,7 @@ _CRITIC = (
     NotBuilt("critic.strategy", ("fsdp", "fsdp2"), "Megatron"),
     NotBuilt("critic.ulysses_sequence_parallel_size", (1,), ONE_PROCESS),
     *_trained_model("critic.model"),
-    *_fsdp("critic.model.fsdp_config", trained=True),
+    *_fsdp("critic.model.fsdp_config"),
     *_optim("critic.optim"),
     *_profiler("critic.profiler"),
 )
@@ -202,16 +186,14 @@ _TRAINER = (
 _SFT = (
     *_processes(),
     NotBuilt("ulysses_sequence_parallel_size", (1,), ONE_PROCESS),
-    *_model("model"),
     *_lora("model"),
-    NotBuilt("model.use_liger", (False,), "Liger kernels"),
     NotBuilt("model.fsdp_config.cpu_offload", (False,), "weights and optimiser state stay on the device"),
     NotBuilt("model.fsdp_config.offload_params", (False,), "weights and optimiser state stay on the device"),
     NotBuilt("model.fsdp_config.model_dtype", FLOATS, FP16),
     NotBuilt("model.fsdp_config.mixed_precision.param_dtype", FLOATS, FP16),
     NotBuilt("model.fsdp_config.mixed_precision.reduce_dtype", FLOATS, FP16),
 )
-_GENERATE = (*_processes(), *_model("model"), NotBuilt("rollout.name", ("hf",), ENGINES))
+_GENERATE = (*_processes(), NotBuilt("rollout.name", ("hf",), ENGINES))
 
 NOT_BUILT: dict[str, tuple[NotBuilt, ...]] = {
     "ppo": (*_DATA, *_ACTOR, *_REF, *_ROLLOUT, *_CRITIC, *_REWARD, *_TRAINER),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +44,29 @@ class LogitHead:
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
 
+LOGITS_AT_ONCE = 2**25  # 128 MiB in fp32: small beside any model, large enough for matrix products to run at full speed
+
+
+def logit_chunk(vocabulary: int) -> int:
+    """Tokens whose logits may exist at once."""
+    return max(1, LOGITS_AT_ONCE // vocabulary)
+
+
+@dataclass(frozen=True)
+class LogitMemory:
+    """Which [tokens, vocabulary] tensors exist, and how long.
+
+    chunk:             tokens whose logits exist at once; they are computed again in the backward pass instead of being
+                       kept, so that memory does not grow with tokens times vocabulary. None: all of a micro-batch
+    entropy_chunk:     tokens whose entropy is computed at once from their log-probs; None: all of the chunk
+    recompute_entropy: the backward pass computes the entropy again from the log-probs, and nothing but them is kept
+    """
+
+    chunk: int | None = None
+    entropy_chunk: int | None = None
+    recompute_entropy: bool = False
+
+
 def token_logprobs(
     hidden: Tensor,  # [tokens, H] the states that predict the labels
     head: LogitHead,
@@ -51,27 +75,32 @@ def token_logprobs(
     temperature: float = 1.0,
     entropy: bool = False,
     entropy_grad: bool = True,
-    chunk: int | None = None,
+    memory: LogitMemory = LogitMemory(),  # noqa: B008 frozen
     compiled: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """log p(label) and, on demand, the entropy of the whole distribution, both fp32 [tokens]. Without `entropy_grad`
     the entropy is only looked at, and nothing is kept for its backward pass.
 
-    With `chunk` tokens at a time (fused kernels) the [chunk, V] logits are computed again in the backward pass instead
-    of being kept, so that memory does not grow with tokens times vocabulary. `compiled` fuses what follows the matrix
-    product with torch.compile.
+    `compiled` fuses what follows the matrix product with torch.compile.
     """
     compute = _compiled_logprobs() if compiled else _logprobs_of
-    if chunk is None:
-        return compute(hidden, head, labels, temperature, entropy, entropy_grad)
+    want = _Want(temperature, entropy, entropy_grad, memory)
+    if memory.chunk is None:
+        return compute(hidden, head, labels, want)
     pieces = [
-        checkpoint(compute, h, head, y, temperature, entropy, entropy_grad, use_reentrant=False)
-        if torch.is_grad_enabled()
-        else compute(h, head, y, temperature, entropy, entropy_grad)
-        for h, y in zip(hidden.split(chunk), labels.split(chunk), strict=True)
+        _recomputed(compute, h, head, y, want)
+        for h, y in zip(hidden.split(memory.chunk), labels.split(memory.chunk), strict=True)
     ]
     entropies = [h for _, h in pieces if h is not None]
     return torch.cat([p for p, _ in pieces]), torch.cat(entropies) if entropy else None
+
+
+@dataclass(frozen=True)
+class _Want:
+    temperature: float
+    entropy: bool
+    entropy_grad: bool
+    memory: LogitMemory
 
 
 @cache
@@ -79,14 +108,29 @@ def _compiled_logprobs() -> Callable[..., tuple[Tensor, Tensor | None]]:
     return torch.compile(_logprobs_of, dynamic=True)
 
 
-def _logprobs_of(
-    hidden: Tensor, head: LogitHead, labels: Tensor, temperature: float, entropy: bool, entropy_grad: bool
-) -> tuple[Tensor, Tensor | None]:
+def _recomputed(function: Callable[..., Any], *args: Any) -> Any:
+    """function(*args), run again in the backward pass instead of keeping what it needs."""
+    return checkpoint(function, *args, use_reentrant=False) if torch.is_grad_enabled() else function(*args)
+
+
+def _logprobs_of(hidden: Tensor, head: LogitHead, labels: Tensor, want: _Want) -> tuple[Tensor, Tensor | None]:
     logits = head.logits(hidden)
-    if temperature != 1.0:
-        logits = logits / temperature
-    if not entropy:
+    if want.temperature != 1.0:
+        logits = logits / want.temperature
+    if not want.entropy:
         return -F.cross_entropy(logits, labels, reduction="none"), None
-    logprobs = logits.log_softmax(-1)
-    spread = logprobs if entropy_grad else logprobs.detach()
-    return logprobs.gather(-1, labels[:, None]).sum(-1), -(spread.exp() * spread).sum(-1)
+    all_logprobs = logits.log_softmax(-1)
+    spread = all_logprobs if want.entropy_grad else all_logprobs.detach()
+    return all_logprobs.gather(-1, labels[:, None]).sum(-1), _entropy(spread, want.memory)
+
+
+def _entropy(logprobs: Tensor, memory: LogitMemory) -> Tensor:
+    """[tokens, V] -> [tokens]"""
+    pieces = logprobs.split(memory.entropy_chunk or len(logprobs))
+    if memory.recompute_entropy:
+        return torch.cat([_recomputed(_entropy_of, piece) for piece in pieces])
+    return torch.cat([_entropy_of(piece) for piece in pieces])
+
+
+def _entropy_of(logprobs: Tensor) -> Tensor:
+    return -(logprobs.exp() * logprobs).sum(-1)

@@ -22,6 +22,8 @@ from transformers import (
 
 from hone.errors import UserError
 from hone.models.attention import supports_layouts
+from hone.models.liger import use_liger_layers
+from hone.models.router import freeze_routers
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class ModelSource:
     external_lib: str | None = None
     gradient_checkpointing: bool = False
     packed: bool = True
+    freeze_router: bool = False
+    liger: bool = False
 
     @property
     def location(self) -> str:
@@ -101,9 +105,19 @@ def _load(auto: Any, source: ModelSource, **config_changes: Any) -> tuple[PreTra
         )
     except (OSError, ValueError) as error:
         raise UserError(f"no model could be loaded from {source.path!r}: {_first_line(error)}") from error
+    return _changed(model, source), set(report["missing_keys"])
+
+
+def _changed(model: Any, source: ModelSource) -> PreTrainedModel:
+    """On its device, with layers frozen, replaced or recomputed as the source says."""
+    model.to(source.device)
+    if source.freeze_router:
+        freeze_routers(model)
+    if source.liger:
+        use_liger_layers(model)
     if source.gradient_checkpointing:
         enable_checkpointing(model)
-    return model.to(source.device), set(report["missing_keys"])
+    return model
 
 
 def _packable(model: PreTrainedModel, source: ModelSource) -> PreTrainedModel:

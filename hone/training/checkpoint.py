@@ -29,7 +29,8 @@ def save_engine(
     it; the first one writes, and the random states of all are kept."""
     weights = engine.weights() if {"model", "hf_model"} & set(contents) else {}
     optimizer = engine.optimizer if "optimizer" in contents else None
-    state = None if optimizer is None else whole_optimizer(engine.module, optimizer)
+    with engine.offload.weights(), engine.offload.optimizer_state():
+        state = None if optimizer is None else whole_optimizer(engine.module, optimizer)
     random = engine.ranks.gather(_random_state(engine.device))
     if engine.ranks.rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +57,8 @@ def load_engine(engine: TorchEngine, folder: Path, contents: Collection[str]) ->
     if "optimizer" in contents and engine.optimizer is not None:
         state = torch.load(_present(folder / OPTIMIZER, "optimizer"), map_location=engine.device, weights_only=True)
         settings = [{k: v for k, v in g.items() if k != "params"} for g in engine.optimizer.param_groups]
-        load_optimizer(engine.module, engine.optimizer, state)
+        with engine.offload.weights(), engine.offload.optimizer_state():
+            load_optimizer(engine.module, engine.optimizer, state)
         for group, configured in zip(engine.optimizer.param_groups, settings, strict=True):
             group.update(configured)
     if "extra" in contents:
@@ -68,7 +70,8 @@ def load_engine(engine: TorchEngine, folder: Path, contents: Collection[str]) ->
 
 def _load_weights(engine: TorchEngine, saved: dict[str, Tensor], file: Path) -> None:
     """Tied weights may stand in the file under one of their names."""
-    missing, unexpected = load_weights(engine.module, saved)
+    with engine.offload.weights():
+        missing, unexpected = load_weights(engine.module, saved)
     others = sorted((set(missing) - set(engine.model._tied_weights_keys or ())) | set(unexpected))
     if others:
         raise UserError(f"{file} holds the weights of another model: {others[0]!r} is in only one of the two")

@@ -21,6 +21,7 @@ from hone.errors import UserError
 from hone.models.heads import LogitHead
 from hone.training.micro_batches import MicroBatch, MicroBatching, Prompts
 from hone.training.objective import Objective, TokenView
+from hone.training.offload import Offload, OffloadOptions
 from hone.training.outputs import ForwardOptions, OutputModule, Reference
 from hone.training.ranks import Ranks
 from hone.training.schedule import Schedule
@@ -37,6 +38,7 @@ class TorchEngine:
     train:     micro-batches of an update; scoring: micro-batches of passes without gradient
     reference: an engine of the same model family in this process, for "full_kl", the exact KL to it
     module:    what is called, an OutputModule around the model, sharded as `sharding` says
+    offload:   what lies in CPU memory between the calls
     ranks:     that share the model; every method is then collective, and each rank brings its own trajectories
     """
 
@@ -54,6 +56,7 @@ class TorchEngine:
         module: nn.Module | None = None,
         sharding: Sharding | None = None,
         ranks: Ranks | None = None,
+        offload: OffloadOptions | None = None,
     ) -> None:
         self.model = model.train(optimizer is not None)
         self.module = module or OutputModule(model, options)
@@ -69,6 +72,7 @@ class TorchEngine:
         self.peak_lrs = [g["lr"] for g in optimizer.param_groups] if optimizer else []
         self.nonfinite_in_a_row = 0
         self._whole_head: LogitHead | None = None
+        self.offload = Offload(self.module, self.sharding, optimizer, self.device, offload or OffloadOptions())
 
     @property
     def stochastic(self) -> bool:
@@ -81,15 +85,21 @@ class TorchEngine:
     @property
     def num_parameters(self) -> int:
         """Of the whole model, sharded or not."""
-        return next(m for m in self.module.modules() if isinstance(m, OutputModule)).num_parameters
+        return self._outputs_of.num_parameters
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        """Where the model computes; its weights may lie elsewhere."""
+        return self._outputs_of.device
+
+    @property
+    def _outputs_of(self) -> OutputModule:
+        return next(m for m in self.module.modules() if isinstance(m, OutputModule))
 
     def weights(self) -> dict[str, Tensor]:
         """Names as Hugging Face has them, with the whole tensors."""
-        return dict(self.model.state_dict()) if self.sharding.whole else whole_weights(self.module)
+        with self.offload.weights():
+            return dict(self.model.state_dict()) if self.sharding.whole else whole_weights(self.module)
 
     @torch.no_grad()
     def forward(self, batch: Batch, want: Iterable[str], *, mask: str = "response_mask") -> Batch:
@@ -98,9 +108,10 @@ class TorchEngine:
         columns = {name: torch.zeros(batch.num_tokens) for name in names}
         self.module.eval()
         needed = batch.only(["input_ids", "prompt_length", mask])
-        for micro in self._micro_batches(needed, self.scoring, mask):
-            outputs = self._outputs(micro, frozenset(names))
-            _fill(columns, outputs, micro)
+        with self.offload.weights():
+            for micro in self._micro_batches(needed, self.scoring, mask):
+                outputs = self._outputs(micro, frozenset(names))
+                _fill(columns, outputs, micro)
         return Batch(batch.offsets, columns)
 
     def step(self, mini_batch: Batch, objective: Objective, *, training_step: int, mask: str = "response_mask") -> dict:
@@ -117,6 +128,13 @@ class TorchEngine:
         """`step` that also returns the outputs named in `watch` as its own forward pass computed them: the columns
         that `forward` would have given before the step."""
         assert self.optimizer is not None, "this engine only scores"
+        with self.offload.weights():
+            return self._watched_step(mini_batch, objective, watch, training_step=training_step, mask=mask)
+
+    def _watched_step(
+        self, mini_batch: Batch, objective: Objective, watch: Iterable[str], *, training_step: int, mask: str
+    ) -> tuple[Batch, dict[str, float]]:
+        assert self.optimizer is not None
         self.module.train()
         self.optimizer.zero_grad(set_to_none=True)
         sums: dict[str, float] = defaultdict(float)
@@ -165,7 +183,8 @@ class TorchEngine:
         if not (finite and math.isfinite(norm)):
             return {**metrics, **self._skip()}
         self.nonfinite_in_a_row = 0
-        self.optimizer.step()
+        with self.offload.optimizer_state():
+            self.optimizer.step()
         return {**metrics, "grad_norm": norm}
 
     def _skip(self) -> dict[str, float]:
@@ -190,16 +209,17 @@ class TorchEngine:
     def _reference(self, micro: MicroBatch) -> Reference:
         reference = self.reference
         assert reference is not None, "full_kl needs a reference"
-        with torch.no_grad():
+        with torch.no_grad(), reference.offload.weights():
             hidden = reference.module(micro.batch, micro.trained, frozenset({"hidden"}))["hidden"]
         return Reference(hidden, reference._head())
 
     def _head(self) -> LogitHead:
         """Of a model that does not train: gathered once."""
         if self._whole_head is None:
-            head = LogitHead.of(self.model)
-            bias = None if head.bias is None else whole_tensor(head.bias)
-            self._whole_head = replace(head, weight=whole_tensor(head.weight), bias=bias)
+            with self.offload.weights():
+                head = LogitHead.of(self.model)
+                bias = None if head.bias is None else whole_tensor(head.bias)
+                self._whole_head = replace(head, weight=whole_tensor(head.weight), bias=bias)
         return self._whole_head
 
     def _view(self, micro: MicroBatch) -> TokenView:

@@ -6,6 +6,7 @@ sees every use of its weights.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -15,9 +16,10 @@ from transformers import PreTrainedModel
 from hone.algorithms import full_kl
 from hone.batch import Batch
 from hone.models.forward import hidden_states, shared_hidden_states
-from hone.models.heads import LogitHead, token_logprobs
+from hone.models.heads import LogitHead, LogitMemory, token_logprobs
 from hone.models.load import value_head
 from hone.models.precision import autocast
+from hone.training.activations import ActivationOffload
 from hone.training.micro_batches import Prompts
 
 
@@ -27,14 +29,16 @@ class ForwardOptions:
 
     packed:      sequences laid end to end; shared_prompts: and equal prompts computed once (column prompt_length)
     temperature: the sampler's, so that log-probs are those of the distribution that was sampled
-    chunk:       tokens whose logits exist at once; None: all of a micro-batch
+    memory:      which logits exist, and how long
+    offload:     keep activations in CPU memory between forward and backward
     compiled:    run the log-prob computation through torch.compile
     """
 
     packed: bool = True
     shared_prompts: bool = False
     temperature: float = 1.0
-    chunk: int | None = None
+    memory: LogitMemory = LogitMemory()
+    offload: bool = False
     compiled: bool = False
     compute_dtype: torch.dtype = torch.float32
 
@@ -54,6 +58,7 @@ class OutputModule(nn.Module):
         super().__init__()
         self.model = model
         self.options = options
+        self.device = next(model.parameters()).device
         self.num_parameters = sum(p.numel() for p in model.parameters())  # before any sharding
 
     def forward(
@@ -66,9 +71,10 @@ class OutputModule(nn.Module):
     ) -> dict[str, Tensor]:
         """The outputs wanted or watched, at the trained tokens; what is only watched has no gradient. What speaks of
         token t comes from the hidden state of token t-1. "hidden" gives those states themselves."""
-        device = next(self.model.parameters()).device
+        device, options = self.device, self.options
         index = trained.to(device)
-        with autocast(device, next(self.model.parameters()).dtype, self.options.compute_dtype):
+        activations = ActivationOffload() if options.offload and torch.is_grad_enabled() else nullcontext()
+        with activations, autocast(device, next(self.model.parameters()).dtype, options.compute_dtype):
             hidden = self._states(micro, index - 1, device)
             if "hidden" in want:
                 return {"hidden": hidden}
@@ -99,7 +105,7 @@ class OutputModule(nn.Module):
             temperature=options.temperature,
             entropy="entropy" in want | watch,
             entropy_grad="entropy" in want,
-            chunk=options.chunk,
+            memory=options.memory,
             compiled=options.compiled,
         )
         return {"logprobs": logprobs} if entropy is None else {"logprobs": logprobs, "entropy": entropy}

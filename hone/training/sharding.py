@@ -41,6 +41,7 @@ class ShardOptions:
     forward_prefetch: bool = False
     layer_classes: tuple[str, ...] = ()
     min_num_params: int = 0
+    cpu_policy: bool = False  # weights, gradients and optimiser state live in CPU memory and visit the device
     param_dtype: torch.dtype = torch.float32
     reduce_dtype: torch.dtype = torch.float32
     section: str = "actor_rollout_ref.actor.fsdp_config"
@@ -54,6 +55,10 @@ class Sharding(Protocol):
         """Scales all gradients down to the norm `limit`; returns the norm they had, the same on every rank."""
         ...
 
+    def move(self, module: nn.Module, device: torch.device) -> None:
+        """Takes this process's part of the weights to a device. Parameters stay the objects that they are."""
+        ...
+
 
 class Whole:
     """All weights in this process, no wrapper."""
@@ -64,17 +69,25 @@ class Whole:
     def clip(self, module: nn.Module, limit: float) -> float:
         return float(nn.utils.clip_grad_norm_(module.parameters(), limit))
 
+    def move(self, module: nn.Module, device: torch.device) -> None:
+        module.to(device)
+
 
 class Fsdp2:
     whole = False
 
     def __init__(self, module: nn.Module, model: PreTrainedModel, options: ShardOptions, device: torch.device) -> None:
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
         mesh = _mesh(options, device)
         precision = MixedPrecisionPolicy(param_dtype=options.param_dtype, reduce_dtype=options.reduce_dtype)
+        pinned = CPUOffloadPolicy(pin_memory=device.type != "cpu")
         shard = partial(
-            fully_shard, mesh=mesh, mp_policy=precision, reshard_after_forward=options.reshard_after_forward
+            fully_shard,
+            mesh=mesh,
+            mp_policy=precision,
+            reshard_after_forward=options.reshard_after_forward,
+            offload_policy=pinned if options.cpu_policy else OffloadPolicy(),
         )
         for layer in _layers(model, options):
             shard(layer)
@@ -84,6 +97,9 @@ class Fsdp2:
     def clip(self, module: nn.Module, limit: float) -> float:
         norm = nn.utils.clip_grad_norm_(module.parameters(), limit)
         return float(whole_tensor(norm))
+
+    def move(self, module: nn.Module, device: torch.device) -> None:
+        module.to(device)
 
 
 class Fsdp1:
@@ -115,12 +131,29 @@ class Fsdp1:
     def clip(self, module: nn.Module, limit: float) -> float:
         return float(module.clip_grad_norm_(limit))  # type: ignore[operator]
 
+    def move(self, module: nn.Module, device: torch.device) -> None:
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        for wrapped in FullyShardedDataParallel.fsdp_modules(module):
+            if wrapped._handle is None:
+                continue
+            wrapped._handle.flat_param_to(device)
+            # torch remembers the shard apart from the parameter that views it.
+            wrapped._handle.flat_param._local_shard = wrapped._handle.flat_param.data
+        for buffer in module.buffers():
+            buffer.data = buffer.data.to(device)
+
 
 def shard(
     module: nn.Module, model: PreTrainedModel, options: ShardOptions | None, device: torch.device
 ) -> tuple[nn.Module, Sharding]:
     """The module (which holds the model) as it is to be called, and how its weights lie. Alone, nothing is wrapped."""
     if options is None or not dist.is_initialized() or dist.get_world_size() == 1:
+        if options is not None and options.cpu_policy and device.type != "cpu":
+            raise UserError(
+                f"{options.section}.offload_policy=True shards weights over several ranks, and there is one; set "
+                f"{options.section}.param_offload=True and {options.section}.optimizer_offload=True instead"
+            )
         return module, Whole()
     if options.strategy == "fsdp2":
         return module, Fsdp2(module, model, options, device)

@@ -8,20 +8,22 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from hone.config.schema.fsdp import ForwardFsdpConfig
+from hone.config.schema.fsdp import ForwardFsdpConfig, FsdpConfig
 from hone.config.schema.optim import OptimizerKeys
 from hone.config.schema.ppo import PPOConfig
+from hone.models.heads import LogitMemory, logit_chunk
 from hone.models.load import ModelSource, load_causal_lm, load_value_model
 from hone.models.precision import DTYPES
 from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
+from hone.training.offload import OffloadOptions
 from hone.training.optimizer import build_optimizer
 from hone.training.outputs import ForwardOptions, OutputModule
 from hone.training.schedule import Schedule, warmup_steps
 from hone.training.sharding import Sharding, ShardOptions, shard
 from hone.workers.settings import RunSettings
 
-LOGIT_CHUNK = 1024  # tokens whose logits exist at once with fused kernels
+ENTROPY_CHUNK = 2048  # tokens whose entropy is computed at once from their logits
 ACTOR = "actor_rollout_ref.actor"
 
 
@@ -29,7 +31,7 @@ def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | N
     """The policy with its optimiser, and the reference in this process if there is one."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     model = load_causal_lm(policy_source(config, run))
-    options = _policy_options(config, run, actor.fsdp_config, f"{ACTOR}.fsdp_config")
+    options = _policy_options(config, run, model, actor.fsdp_config, f"{ACTOR}.fsdp_config")
     module, sharding = sharded(model, options, actor.strategy, actor.fsdp_config, f"{ACTOR}.fsdp_config")
     return TorchEngine(
         model,
@@ -54,6 +56,7 @@ def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | N
         schedule=schedule_of(actor.optim, actor.optim.lr_scheduler_type, run.total_steps),
         grad_clip=actor.grad_clip,
         reference=reference,
+        offload=offload_of(actor.fsdp_config),
     )
 
 
@@ -63,7 +66,7 @@ def reference_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
     dtype = DTYPES[reference.fsdp_config.model_dtype]
     model = load_causal_lm(replace(frozen_source(config, run), dtype=dtype)).requires_grad_(False)
     section = "actor_rollout_ref.ref.fsdp_config"
-    options = _policy_options(config, run, reference.fsdp_config, section)
+    options = _policy_options(config, run, model, reference.fsdp_config, section)
     module, sharding = sharded(model, options, reference.strategy, reference.fsdp_config, section)
     return TorchEngine(
         model,
@@ -77,6 +80,7 @@ def reference_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
             packed=options.packed,
         ),
+        offload=offload_of(reference.fsdp_config),
     )
 
 
@@ -98,6 +102,7 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
     options = ForwardOptions(
         packed=critic.model.use_remove_padding,
         shared_prompts=critic.model.use_remove_padding and config.actor_rollout_ref.actor.use_prefix_grouper,
+        offload=critic.model.enable_activation_offload,
         compute_dtype=_compute_dtype(run, fsdp, "critic.model.fsdp_config"),
     )
     module, sharding = sharded(model, options, critic.strategy, fsdp, "critic.model.fsdp_config")
@@ -123,6 +128,7 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
         optimizer=optimizer_of(module, critic.optim),
         schedule=schedule_of(critic.optim, critic.optim.lr_scheduler_type, run.total_steps),
         grad_clip=critic.grad_clip,
+        offload=offload_of(fsdp),
     )
 
 
@@ -137,12 +143,13 @@ def policy_source(config: PPOConfig, run: RunSettings) -> ModelSource:
         external_lib=policy.external_lib,
         gradient_checkpointing=policy.enable_gradient_checkpointing,
         packed=policy.use_remove_padding,
+        liger=policy.use_liger,
     )
 
 
 def frozen_source(config: PPOConfig, run: RunSettings) -> ModelSource:
     """The same for a model that no gradient reaches."""
-    return replace(policy_source(config, run), gradient_checkpointing=False)
+    return replace(policy_source(config, run), gradient_checkpointing=False, freeze_router=False)
 
 
 def sharded(
@@ -159,9 +166,17 @@ def sharded(
         min_num_params=wrap.min_num_params,
         param_dtype=options.compute_dtype,
         reduce_dtype=DTYPES[fsdp.mixed_precision.reduce_dtype],
+        cpu_policy=isinstance(fsdp, FsdpConfig) and fsdp.offload_policy,
         section=section,
     )
     return shard(OutputModule(model, options), model, how, next(model.parameters()).device)
+
+
+def offload_of(fsdp: ForwardFsdpConfig) -> OffloadOptions:
+    """offload_policy leaves nothing to do: it keeps all of it in CPU memory already."""
+    if isinstance(fsdp, FsdpConfig):
+        return OffloadOptions() if fsdp.offload_policy else OffloadOptions(fsdp.param_offload, fsdp.optimizer_offload)
+    return OffloadOptions(fsdp.param_offload)
 
 
 def _compute_dtype(run: RunSettings, fsdp: ForwardFsdpConfig, section: str) -> torch.dtype:
@@ -173,16 +188,32 @@ def _compute_dtype(run: RunSettings, fsdp: ForwardFsdpConfig, section: str) -> t
     )
 
 
-def _policy_options(config: PPOConfig, run: RunSettings, fsdp: ForwardFsdpConfig, section: str) -> ForwardOptions:
+def _policy_options(
+    config: PPOConfig, run: RunSettings, model: PreTrainedModel, fsdp: ForwardFsdpConfig, section: str
+) -> ForwardOptions:
     policy = config.actor_rollout_ref.model
     return ForwardOptions(
         packed=policy.use_remove_padding,
         shared_prompts=config.actor_rollout_ref.actor.use_prefix_grouper,
         temperature=config.actor_rollout_ref.rollout.temperature,
-        chunk=LOGIT_CHUNK if policy.use_fused_kernels else None,
+        memory=_logit_memory(config, model),
+        offload=policy.enable_activation_offload,
         compiled=config.actor_rollout_ref.actor.use_torch_compile and run.device.type == "cuda",
         compute_dtype=_compute_dtype(run, fsdp, section),
     )
+
+
+def _logit_memory(config: PPOConfig, model: PreTrainedModel) -> LogitMemory:
+    actor = config.actor_rollout_ref.actor
+    return LogitMemory(
+        chunk=fused_chunk(model) if config.actor_rollout_ref.model.use_fused_kernels else None,
+        entropy_chunk=ENTROPY_CHUNK if actor.entropy_from_logits_with_chunking else None,
+        recompute_entropy=actor.entropy_checkpointing,
+    )
+
+
+def fused_chunk(model: PreTrainedModel) -> int:
+    return logit_chunk(model.config.get_text_config().vocab_size)
 
 
 def micro_batching(size: int, dynamic: bool, max_tokens: int, key: str, *, packed: bool) -> MicroBatching:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,7 +95,8 @@ class RolloutWorker:
     def rollout(self, tasks: Sequence[RolloutTask]) -> Iterator[tuple[int, Trajectory]]:
         loop = self.stream.loop
         loop.run_until_complete(self.engine.wake())
-        yield from self.stream(tasks)
+        with self.actor.engine.offload.weights() if self.shares else nullcontext():
+            yield from self.stream(tasks)
         if self.free_cache:
             loop.run_until_complete(self.engine.sleep())
 

@@ -46,6 +46,7 @@ class RunSettings:
         external_lib: str | None = None,
         gradient_checkpointing: bool = False,
         packed: bool = True,
+        liger: bool = False,
     ) -> ModelSource:
         return ModelSource(
             path=path,
@@ -57,6 +58,8 @@ class RunSettings:
             external_lib=external_lib,
             gradient_checkpointing=gradient_checkpointing,
             packed=packed,
+            freeze_router=override.moe_config.freeze_moe_router,
+            liger=liger,
         )
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from hone.batch import Batch
 from hone.config.schema.sft import SFTConfig
+from hone.models.heads import LogitMemory
 from hone.models.load import load_causal_lm, load_tokenizer
 from hone.training.checkpoint import load_engine, save_engine
 from hone.training.engine import TorchEngine
 from hone.training.outputs import ForwardOptions
-from hone.workers.build import LOGIT_CHUNK, micro_batching, optimizer_of, schedule_of
+from hone.workers.build import fused_chunk, micro_batching, optimizer_of, schedule_of
 from hone.workers.objectives import LikelihoodObjective
 from hone.workers.settings import RunSettings
 
@@ -49,6 +50,7 @@ def sft_engine(config: SFTConfig, run: RunSettings) -> TorchEngine:
             external_lib=wanted.external_lib,
             gradient_checkpointing=wanted.enable_gradient_checkpointing,
             packed=wanted.use_remove_padding,
+            liger=wanted.use_liger,
         )
     )
     precision = wanted.fsdp_config.mixed_precision.param_dtype
@@ -63,7 +65,7 @@ def sft_engine(config: SFTConfig, run: RunSettings) -> TorchEngine:
         model,
         options=ForwardOptions(
             packed=wanted.use_remove_padding,
-            chunk=LOGIT_CHUNK if wanted.use_fused_kernels else None,
+            memory=LogitMemory(fused_chunk(model) if wanted.use_fused_kernels else None),
             compute_dtype=run.compute_dtype(precision, "model.fsdp_config.mixed_precision.param_dtype"),
         ),
         scoring=micro,

@@ -6,7 +6,7 @@ import torch
 from hone.errors import UserError
 from hone.models.attention import layout_attention
 from hone.models.forward import hidden_states
-from hone.models.heads import LogitHead, token_logprobs
+from hone.models.heads import LogitHead, LogitMemory, token_logprobs
 from hone.models.load import enable_checkpointing
 from tests.models_of_families import FAMILIES, random_ids, tiny
 
@@ -39,7 +39,7 @@ def test_logprobs_and_gradients_equal_those_of_single_sequences(family, packed, 
         expected_entropy = -(expected_all.exp() * expected_all).sum(-1)
         expected_gradient = gradients(model, (weights * (expected + 0.3 * expected_entropy)).sum())
         hidden = hidden_states(model, ids, LENGTHS, packed=packed)
-        logprobs, entropy = token_logprobs(hidden, LogitHead.of(model), ids, entropy=True, chunk=chunk)
+        logprobs, entropy = token_logprobs(hidden, LogitHead.of(model), ids, entropy=True, memory=LogitMemory(chunk))
         gradient = gradients(model, (weights * (logprobs + 0.3 * entropy)).sum())
         torch.testing.assert_close(logprobs, expected, rtol=1e-5, atol=2e-5)
         torch.testing.assert_close(entropy, expected_entropy, rtol=1e-5, atol=2e-5)

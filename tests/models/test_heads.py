@@ -4,8 +4,10 @@ import pytest
 import torch
 from transformers import CohereConfig, CohereForCausalLM, GraniteConfig, GraniteForCausalLM
 
-from hone.models.heads import LogitHead, token_logprobs
+from hone.models.heads import LogitHead, LogitMemory, logit_chunk, token_logprobs
+from tests.memory import PeakMemory
 from tests.models_of_families import SHAPE, VOCAB, random_ids, tiny
+from tests.shows import shows
 
 PLAIN_SHAPE = {k: v for k, v in SHAPE.items() if k != "head_dim"}
 
@@ -55,10 +57,10 @@ def written_out(hidden, weight, bias, labels, temperature, softcap):
     return torch.stack([p[torch.arange(len(labels)), labels].log(), -(p * p.log()).sum(-1)])
 
 
-def check(seed: int, *, temperature: float, chunk: int | None, softcap: float | None, compiled: bool = False) -> None:
+def check(seed: int, *, temperature: float, softcap: float | None, memory: LogitMemory, compiled: bool = False) -> None:
     hidden, weight, bias, labels, upstream = inputs(seed)
     head = LogitHead(weight, bias, multiplier=0.7, softcap=softcap)
-    options = {"temperature": temperature, "chunk": chunk, "compiled": compiled}
+    options = {"temperature": temperature, "memory": memory, "compiled": compiled}
     found = torch.stack(token_logprobs(hidden, head, labels, entropy=True, **options))
     expected = written_out(hidden, weight, bias, labels, temperature, softcap)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
@@ -75,22 +77,79 @@ def check(seed: int, *, temperature: float, chunk: int | None, softcap: float | 
 @pytest.mark.parametrize("softcap", [None, 2.0])
 def test_values_and_gradients_equal_the_formula_whatever_the_chunk(temperature, chunk, softcap):
     for seed in range(3):
-        check(seed, temperature=temperature, chunk=chunk, softcap=softcap)
+        check(seed, temperature=temperature, softcap=softcap, memory=LogitMemory(chunk))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", [None, 7])
 def test_the_compiled_computation_equals_the_formula(chunk):
-    check(0, temperature=0.7, chunk=chunk, softcap=2.0, compiled=True)
+    check(0, temperature=0.7, softcap=2.0, memory=LogitMemory(chunk), compiled=True)
+
+
+@pytest.mark.parametrize("chunk", [None, 7])
+@pytest.mark.parametrize("entropy_chunk", [None, 1, 5, 100])
+@pytest.mark.parametrize("recompute_entropy", [False, True])
+def test_values_and_gradients_equal_the_formula_however_the_entropy_is_computed(
+    chunk, entropy_chunk, recompute_entropy
+):
+    check(0, temperature=0.7, softcap=2.0, memory=LogitMemory(chunk, entropy_chunk, recompute_entropy))
+
+
+def kept(memory: LogitMemory, *, entropy_grad: bool = True) -> list[int]:
+    """Sizes of the tensors that a pass keeps for its backward pass."""
+    hidden, weight, bias, labels, _ = inputs(0)
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor):
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        token_logprobs(hidden, LogitHead(weight, bias), labels, entropy=True, entropy_grad=entropy_grad, memory=memory)
+    return sorted(storage.nbytes() // 4 for storage in storages.values())
 
 
 def test_chunks_keep_no_logits_for_the_backward_pass():
-    hidden, weight, bias, labels, _ = inputs(0)
-    sizes: dict[int | None, int] = {}
-    for chunk in (None, 4):
-        kept: list[int] = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda t, kept=kept: kept.append(t.numel()) or t, lambda t: t):
-            token_logprobs(hidden, LogitHead(weight, bias), labels, entropy=True, chunk=chunk)
-        sizes[chunk] = max(kept)
-    assert sizes[None] >= len(labels) * VOCAB
-    assert sizes[4] <= weight.numel()
+    weight = VOCAB * 16
+    assert max(kept(LogitMemory())) >= 23 * VOCAB
+    assert max(kept(LogitMemory(chunk=4))) <= weight
+
+
+@shows("actor_rollout_ref.actor.entropy_checkpointing")
+def test_an_entropy_that_is_recomputed_keeps_the_log_probs_alone():
+    def large(**options):
+        return sum(n >= 23 * VOCAB for n in kept(LogitMemory(**options)))
+
+    assert large() == 2, "log-probs and probabilities"
+    assert large(recompute_entropy=True) == 1
+
+
+@shows("actor_rollout_ref.actor.entropy_from_logits_with_chunking")
+def test_an_entropy_in_chunks_makes_smaller_tensors():
+    tokens, vocabulary = 64, 4096
+    hidden, weight, labels = torch.randn(tokens, 8), torch.randn(vocabulary, 8), torch.zeros(tokens, dtype=torch.long)
+
+    def peak(entropy_chunk):
+        with torch.no_grad(), PeakMemory() as memory:
+            token_logprobs(hidden, LogitHead(weight), labels, entropy=True, memory=LogitMemory(None, entropy_chunk))
+        return memory.peak / (tokens * vocabulary * 4)
+
+    # Logits beside log-probs, probabilities and their product, or beside the log-probs of the cross entropy alone.
+    assert peak(8) < peak(None) - 1
+
+
+@pytest.mark.slow
+@shows("actor_rollout_ref.model.use_fused_kernels")
+def test_a_large_vocabulary_takes_a_twentieth_of_the_memory():
+    tokens, vocabulary = 4096, 151_936
+    hidden = torch.randn(tokens, 16, requires_grad=True)
+    weight = torch.randn(vocabulary, 16, requires_grad=True)
+    labels = torch.randint(0, vocabulary, (tokens,))
+
+    def peak(chunk):
+        with PeakMemory() as memory:
+            logprobs, _ = token_logprobs(hidden, LogitHead(weight), labels, memory=LogitMemory(chunk))
+            torch.autograd.grad(logprobs.sum(), (hidden, weight))
+        return memory.peak
+
+    assert peak(logit_chunk(vocabulary)) < 0.05 * peak(None)

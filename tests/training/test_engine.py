@@ -8,6 +8,7 @@ import torch
 from hone.algorithms import LOSS_AGG_MODES, PolicyLossParams, loss_weights
 from hone.batch import Batch
 from hone.errors import UserError
+from hone.models.heads import LogitMemory
 from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
 from hone.training.outputs import ForwardOptions
@@ -46,7 +47,7 @@ def make_batch(mode: str = "token-mean", seed: int = 0) -> Batch:
 def make_engine(micro: MicroBatching, *, packed: bool = True, chunk: int | None = None, lr: float = 0.0) -> TorchEngine:
     model = tiny("qwen3")
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    options = ForwardOptions(packed=packed, chunk=chunk)
+    options = ForwardOptions(packed=packed, memory=LogitMemory(chunk))
     return TorchEngine(model, scoring=micro, train=micro, options=options, optimizer=optimizer, grad_clip=1e9)
 
 

@@ -10,7 +10,7 @@ from .base import Node, OpenNode, key, node, ref
 class MoeConfig(Node):
     """Mixture-of-experts models."""
 
-    freeze_moe_router: bool = key(False, "Keep the router's weights fixed (Megatron only).")
+    freeze_moe_router: bool = key(False, "Keep the weights fixed that choose a token's experts.")
 
 
 class OverrideConfig(OpenNode):
@@ -20,7 +20,7 @@ class OverrideConfig(OpenNode):
         "flash_attention_2", "How attention is computed; all of them give the same result."
     )
     hf_config: dict[str, Any] = key({}, "Attributes of the Hugging Face configuration to change.", alias="model_config")
-    moe_config: MoeConfig = node(MoeConfig, "Mixture-of-experts models (Megatron only).")
+    moe_config: MoeConfig = node(MoeConfig, "Mixture-of-experts models.")
 
     @property
     def hf_overrides(self) -> dict[str, Any]:
