@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
-from torch import Tensor
 
 from hone.batch import Batch
 from hone.data.prompts import Sample
@@ -41,13 +39,16 @@ def to_batch(trajectories: Sequence[Trajectory], samples: Sequence[Sample]) -> B
     each turn). Row columns: prompt_length, group (long, equal for trajectories of the same prompt), uid, data_source,
     truncated, num_turns.
     """
+    starts = np.cumsum([0, *(len(t.prompt_ids) + len(t.response_ids) for t in trajectories)])
     tokens = {
-        "input_ids": [_joined(t.prompt_ids, t.response_ids, np.int64) for t in trajectories],
-        "response_mask": [_behind_prompt(t, t.response_mask, 0, np.int64) for t in trajectories],
-        "rollout_logprobs": [_behind_prompt(t, t.logprobs, 0, np.float32) for t in trajectories],
-        "versions": [_behind_prompt(t, t.versions, -1, np.int64) for t in trajectories],
-        "turn_rewards": [_behind_prompt(t, _token_rewards(t), 0, np.float32) for t in trajectories],
+        "input_ids": _empty(starts, 0, np.int64),
+        "response_mask": _empty(starts, 0, np.int64),
+        "rollout_logprobs": _empty(starts, 0, np.float32),
+        "versions": _empty(starts, -1, np.int64),
+        "turn_rewards": _empty(starts, 0, np.float32),
     }
+    for trajectory, start, end in zip(trajectories, starts[:-1], starts[1:], strict=True):
+        _fill({name: column[start:end] for name, column in tokens.items()}, trajectory)
     _, group = np.unique([s.uid for s in samples], return_inverse=True)
     rows = {
         "prompt_length": torch.tensor([len(t.prompt_ids) for t in trajectories]),
@@ -57,7 +58,8 @@ def to_batch(trajectories: Sequence[Trajectory], samples: Sequence[Sample]) -> B
         "truncated": torch.tensor([t.stop_reason == "length" for t in trajectories]),
         "num_turns": torch.tensor([t.num_turns for t in trajectories]),
     }
-    return Batch.from_sequences(tokens, rows)
+    columns = {name: torch.from_numpy(column) for name, column in tokens.items()}
+    return Batch(torch.from_numpy(starts), columns).with_rows(**rows)
 
 
 def turn_ends(response_mask: Sequence[int]) -> list[int]:
@@ -66,18 +68,18 @@ def turn_ends(response_mask: Sequence[int]) -> list[int]:
     return [i for i, following in zip(sampled, [*sampled[1:], -1], strict=True) if following != i + 1]
 
 
-def _token_rewards(trajectory: Trajectory) -> list[float]:
-    rewards = [0.0] * len(trajectory.response_mask)
+def _empty(starts: np.ndarray, fill: int, dtype: type) -> np.ndarray:
+    return np.full(starts[-1], fill, dtype)
+
+
+def _fill(columns: Mapping[str, np.ndarray], trajectory: Trajectory) -> None:
+    """Writes a trajectory into its part of the columns; the tokens of the prompt keep what stands there."""
+    prompt = len(trajectory.prompt_ids)
+    columns["input_ids"][:prompt] = trajectory.prompt_ids
+    columns["input_ids"][prompt:] = trajectory.response_ids
+    columns["response_mask"][prompt:] = trajectory.response_mask
+    columns["rollout_logprobs"][prompt:] = trajectory.logprobs
+    columns["versions"][prompt:] = trajectory.versions
     if len(trajectory.turn_rewards) > 0:
         for place, reward in zip(turn_ends(trajectory.response_mask), trajectory.turn_rewards, strict=False):
-            rewards[place] = float(reward)
-    return rewards
-
-
-def _behind_prompt(trajectory: Trajectory, column: Sequence[float], fill: int, dtype: type) -> Tensor:
-    """A column of the response with `fill` on the tokens of the prompt."""
-    return _joined(np.full(len(trajectory.prompt_ids), fill), column, dtype)
-
-
-def _joined(prompt: ArrayLike, response: ArrayLike, dtype: type) -> Tensor:
-    return torch.from_numpy(np.concatenate([np.asarray(prompt, dtype), np.asarray(response, dtype)]))
+            columns["turn_rewards"][prompt + place] = float(reward)

@@ -47,7 +47,7 @@ class Stage:
 class Plan:
     """How long the two trainings are."""
 
-    sft_steps: int = 1500
+    sft_steps: int = 1000
     rl_steps: int = 40
 
 

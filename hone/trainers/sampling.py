@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from hone.agents import Trajectory
@@ -113,7 +114,8 @@ class Sampler:
         rewards: list[Any] = [None] * len(tasks)
         for index, trajectory in self.rollout.stream("rollout", tasks):
             trajectories[index] = trajectory
-            answers[index] = self.tokenizer.decode(trajectory.response_ids, skip_special_tokens=True)
+            # An array: of a list, transformers checks the type of every id, which takes longer than to decode it.
+            answers[index] = self.tokenizer.decode(np.asarray(trajectory.response_ids), skip_special_tokens=True)
             rewards[index] = self._submit(samples[index], answers[index])
             on_finished()
         return Sampled(samples, trajectories, answers, rewards)
