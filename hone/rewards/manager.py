@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
-from queue import SimpleQueue
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import finalize
 
+from hone.errors import UserError
 from hone.rewards.address import Address
 from hone.rewards.process import ScoringProcess
 from hone.rewards.reward import Reward, name_of
@@ -20,7 +21,24 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
 PROCESSES = {"naive": 1, "prime": 8}  # of reward_model.reward_manager
-Calls = SimpleQueue[Callable[[ScoringProcess], None] | None]
+TOGETHER = 32  # calls handed to a process at once, if so many wait
+
+
+@dataclass
+class Call:
+    answer: dict[str, Any]
+    future: Future[Reward]
+    count: Callable[[Reward, dict[str, Any]], None]
+
+    def finish(self, reply: Reward | UserError) -> None:
+        if isinstance(reply, UserError):
+            self.future.set_exception(reply)
+        else:
+            self.count(reply, self.answer)
+            self.future.set_result(reply)
+
+
+Calls = SimpleQueue[Call | None]
 
 
 class RewardManager:
@@ -44,9 +62,9 @@ class RewardManager:
         address = Address.of(compute_score)
         for _ in range(processes):
             # Daemons: the run need not wait for a call that is stuck.
-            arguments = (self._calls, ScoringProcess(address, timeout_s))
+            arguments = (self._calls, ScoringProcess(address, timeout_s), processes)
             threading.Thread(target=_work, args=arguments, daemon=True, name=f"reward {self.name}").start()
-        finalize(self, _stop, self._calls, processes)
+        finalize(self, _stop, self._calls)
 
     def submit(
         self, data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None
@@ -58,21 +76,13 @@ class RewardManager:
             "extra_info": extra_info,
         }
         future: Future[Reward] = Future()
-        self._calls.put(partial(self._score, answer, future))
+        self._calls.put(Call(answer, future, self._count))
         return future
 
     def score_one(
         self, data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None
     ) -> Reward:
         return self.submit(data_source, solution_str, ground_truth, extra_info).result()
-
-    def _score(self, answer: dict[str, Any], future: Future[Reward], process: ScoringProcess) -> None:
-        try:
-            reward = process(answer)
-            self._count(reward, answer)
-            future.set_result(reward)
-        except BaseException as problem:
-            future.set_exception(problem)
 
     def _count(self, reward: Reward, answer: dict[str, Any]) -> None:
         if reward.error is None:
@@ -94,12 +104,37 @@ class RewardManager:
             )
 
 
-def _work(calls: Calls, process: ScoringProcess) -> None:
-    while (call := calls.get()) is not None:
-        call(process)
-        del call  # it holds the manager, whose end is the sign to stop
+def _work(calls: Calls, process: ScoringProcess, processes: int) -> None:
+    while together := _take(calls, processes):
+        _finish(together, process)
+        together.clear()  # they hold the manager, whose end is the sign to stop
 
 
-def _stop(calls: Calls, processes: int) -> None:
-    for _ in range(processes):
-        calls.put(None)
+def _finish(together: Sequence[Call], process: ScoringProcess) -> None:
+    replies = process([call.answer for call in together])
+    try:
+        for call, reply in zip(together, replies, strict=True):
+            call.finish(reply)
+    except BaseException as problem:
+        for call in together:
+            if not call.future.done():
+                call.future.set_exception(problem)
+
+
+def _take(calls: Calls, processes: int) -> list[Call]:
+    """Waits for a call and takes with it a fair share of those behind it; nothing when it is time to stop."""
+    together: list[Call] = []
+    for _ in range(max(1, min(TOGETHER, calls.qsize() // processes))):
+        try:
+            call = calls.get(block=not together)
+        except Empty:
+            break
+        if call is None:
+            calls.put(None)  # for when these are done
+            break
+        together.append(call)
+    return together
+
+
+def _stop(calls: Calls) -> None:
+    calls.put(None)

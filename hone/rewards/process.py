@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import Pipe
 from subprocess import DEVNULL, Popen, TimeoutExpired
@@ -37,20 +38,34 @@ class ScoringProcess:
             )
         self.end = finalize(self, _end, self.process)
         self.connection.send((self.address, self.timeout_s))
-        self.connection.send(None)
+        self.connection.send([None])
         self.loaded = False
 
-    def __call__(self, answer: dict[str, Any]) -> Reward:
-        """Waits for the score. Raises UserError for a mistake in the set-up."""
+    def __call__(self, answers: Sequence[Mapping[str, Any]]) -> Iterator[Reward | UserError]:
+        """One reply to each answer, in order, as they come. A UserError is a mistake in the set-up.
+
+        All answers travel at once, so that the process never waits for the next; still each has its own time."""
+        left = list(answers)
+        while left:
+            for reply in self._replies(left):
+                del left[0]
+                yield reply
+
+    def _replies(self, answers: Sequence[Mapping[str, Any]]) -> Iterator[Reward | UserError]:
+        """Up to the first answer that ends the process."""
         try:
             self._load()
-            self.connection.send(answer)
-            if self.connection.poll(self.timeout_s):
-                return self._receive()
+            self.connection.send(list(answers))
+            for _ in list(answers):
+                if not self.connection.poll(self.timeout_s):
+                    self.end()
+                    yield Reward(0.0, error=f"no score within {self.timeout_s:g} s", timeout=True)
+                    return
+                yield self.connection.recv()
         except (EOFError, OSError):
-            return Reward(0.0, error=f"the process of the reward function ended with exit code {self._exit_code()}")
-        self.end()
-        return Reward(0.0, error=f"no score within {self.timeout_s:g} s", timeout=True)
+            yield Reward(0.0, error=f"the process of the reward function ended with exit code {self._exit_code()}")
+        except UserError as problem:
+            yield problem
 
     def _exit_code(self) -> int:
         with suppress(TimeoutExpired):
@@ -64,13 +79,9 @@ class ScoringProcess:
             self._start()
         if not self.loaded:
             self.loaded = True
-            self._receive()
-
-    def _receive(self) -> Any:
-        reply = self.connection.recv()
-        if isinstance(reply, UserError):
-            raise reply
-        return reply
+            problem = self.connection.recv()
+            if problem is not None:
+                raise problem
 
 
 def _end(process: Popen) -> None:

@@ -16,16 +16,17 @@ GRACE_S = 5.0  # the run ends a call that takes too long; only when the run is g
 
 
 def serve(descriptor: int) -> None:
-    """Answers until the other end is closed. The first message is (address, time limit); then None asks whether the
-    function loads, anything else is an answer to score."""
+    """Replies until the other end is closed. The first message is (address, time limit); the others are lists, in which
+    None asks whether the function loads, and anything else is an answer to score."""
     connection = Connection(descriptor)
     address, timeout_s = connection.recv()
     while True:
         try:
-            answer = connection.recv()
+            answers = connection.recv()
         except EOFError:
             return
-        connection.send(_reply(address, answer, timeout_s))
+        for answer in answers:
+            connection.send(_reply(address, answer, timeout_s))
 
 
 def _reply(address: Address, answer: dict[str, Any] | None, timeout_s: float) -> Reward | UserError | None:

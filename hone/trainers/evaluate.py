@@ -58,12 +58,13 @@ def _scores(config: EvaluationConfig, manager: RewardManager) -> tuple[list[str]
         rows.require(getattr(data, key), f"data.{key}")
     # All rows are read before the first is scored: scoring may take long, and a mistake should not wait for it.
     answered = [_read(row, data) for row in rows]
-    sources, uids, rewards = [], [], []
+    sources, uids, pending = [], [], []
     for index, row in enumerate(answered):
         for response in row.responses:
             sources.append(row.data_source)
             uids.append(str(index))
-            rewards.append(manager.score_one(row.data_source, response, row.ground_truth, row.extra_info))
+            pending.append(manager.submit(row.data_source, response, row.ground_truth, row.extra_info))
+    rewards = [future.result() for future in pending]
     refuse_if_all_raised(rewards)
     return sources, uids, rewards
 

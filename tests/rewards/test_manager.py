@@ -87,6 +87,23 @@ def test_a_process_that_ends_in_a_call_is_an_error_and_the_next_call_has_another
     assert (manager.timeouts, manager.errors) == (0, 1)
 
 
+def test_what_waits_behind_a_call_that_ends_the_process_is_scored_by_the_next_one():
+    manager = RewardManager(functions.stuck, timeout_s=0.5)
+    score(manager)  # the process has started
+    texts = ["quick", "asleep", "quick", "gone", "gone", "quick", "asleep", "quick"]
+    pending = [manager.submit("source", text, "truth", {"index": 1}) for text in texts]
+    found = [future.result(timeout=60) for future in pending]
+    assert [r.score for r in found] == [1.0 if text == "quick" else 0.0 for text in texts]
+    assert [r.timeout for r in found] == [text == "asleep" for text in texts]
+    assert (manager.timeouts, manager.errors) == (2, 2)
+
+
+def test_every_call_has_its_own_time_however_many_wait():
+    manager = RewardManager(functions.counting, timeout_s=1.0)
+    pending = [manager.submit("source", "400", "truth") for _ in range(5)]  # 2 s together
+    assert [future.result(timeout=60).timeout for future in pending] == [False] * 5
+
+
 def test_a_timeout_error_raised_by_the_function_itself_is_an_error_not_a_time_out():
     manager = RewardManager(functions.refused)
     assert score(manager).error.startswith("TimeoutError: server")
