@@ -47,12 +47,11 @@ class Stage:
 class Plan:
     """How long the two trainings are."""
 
-    sft_steps: int = 1000
-    rl_steps: int = 40
+    sft_steps: int = 1250
+    rl_steps: int = 60
 
 
-RL_STEPS = {Algorithm.grpo: 60, Algorithm.ppo: 60}
-SHORT = Plan(sft_steps=60, rl_steps=2)
+FULL, SHORT = Plan(), Plan(sft_steps=60, rl_steps=2)
 app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
 
 
@@ -64,6 +63,9 @@ def run(argv: list[str]) -> None:
 def demo(
     algorithm: Annotated[Algorithm, typer.Option(help="grpo, or ppo with a critic and GAE")] = Algorithm.grpo,
     seed: Annotated[int, typer.Option(help="seed of data, weights and sampling", min=0)] = 0,
+    ranks: Annotated[
+        int, typer.Option(help="processes that train together by reinforcement; several need Ray", min=1)
+    ] = 1,
     output: Annotated[
         Path | None, typer.Option(help="run directory [default: runs/demo-<algorithm>-<seed>]", file_okay=False)
     ] = None,
@@ -72,10 +74,11 @@ def demo(
     ] = False,
 ) -> None:
     """Makes word problems and a tiny model, fine-tunes it, trains it by reinforcement, measures before and after."""
-    plan = SHORT if short else Plan(rl_steps=RL_STEPS[algorithm])
-    directory = output or Path("runs") / f"demo-{algorithm.value}-{seed}{'-short' if short else ''}"
+    plan = SHORT if short else FULL
+    kind = f"{'-short' if short else ''}{f'-{ranks}-ranks' if ranks > 1 else ''}"
+    directory = output or Path("runs") / f"demo-{algorithm.value}-{seed}{kind}"
     directory.mkdir(parents=True, exist_ok=True)
-    planned = list(stages(algorithm, seed, plan, directory))
+    planned = list(stages(algorithm, seed, ranks, plan, directory))
     _claim(directory, [stage.text for stage in planned])
     records = [_run_stage(stage, directory) for stage in planned]
     summary = {
@@ -87,7 +90,7 @@ def demo(
     _show(summary, directory, plan)
 
 
-def stages(algorithm: Algorithm, seed: int, plan: Plan, d: Path) -> Iterator[Stage]:
+def stages(algorithm: Algorithm, seed: int, ranks: int, plan: Plan, d: Path) -> Iterator[Stage]:
     """The demo's commands, in order. `d` is the run directory."""
     sft_model = d / "sft" / f"global_step_{plan.sft_steps}" / "model" / "huggingface"
     rl_model = d / "rl" / f"global_step_{plan.rl_steps}" / "actor" / "huggingface"
@@ -98,7 +101,7 @@ def stages(algorithm: Algorithm, seed: int, plan: Plan, d: Path) -> Iterator[Sta
     yield Stage("model", model, d / "model" / "config.json")
     yield Stage("sft", ["sft", *_sft(seed, plan, d)], sft_model, d / "sft" / "metrics.jsonl")
     yield from _measure("before", sft_model, d)
-    yield Stage("rl", ["ppo", *_rl(algorithm, seed, plan, d, sft_model)], rl_model, d / "rl" / "metrics.jsonl")
+    yield Stage("rl", ["ppo", *_rl(algorithm, seed, ranks, plan, d, sft_model)], rl_model, d / "rl" / "metrics.jsonl")
     yield from _measure("after", rl_model, d)
 
 
@@ -124,7 +127,7 @@ def _sft(seed: int, plan: Plan, d: Path) -> list[str]:
     ]
 
 
-def _rl(algorithm: Algorithm, seed: int, plan: Plan, d: Path, model: Path) -> list[str]:
+def _rl(algorithm: Algorithm, seed: int, ranks: int, plan: Plan, d: Path, model: Path) -> list[str]:
     common = [
         f"data.train_files={d}/data/train.parquet",
         f"data.val_files={d}/data/test.parquet",
@@ -145,7 +148,7 @@ def _rl(algorithm: Algorithm, seed: int, plan: Plan, d: Path, model: Path) -> li
         "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
         "actor_rollout_ref.rollout.name=hf",
         "actor_rollout_ref.rollout.n=8",
-        "trainer.n_gpus_per_node=1",
+        f"trainer.n_gpus_per_node={ranks}",
         "trainer.logger=[console]",
         f"trainer.seed={seed}",
         "trainer.total_epochs=1",

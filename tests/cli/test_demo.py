@@ -30,7 +30,7 @@ def test_every_stage_is_a_command_whose_configuration_can_run(algorithm: Algorit
     for file in ("data/train.parquet", "data/test.parquet", "responses_before.parquet", "responses_after.parquet"):
         (tmp_path / file).touch()
     names = []
-    for stage in stages(algorithm, 3, SHORT, tmp_path):
+    for stage in stages(algorithm, 3, 1, SHORT, tmp_path):
         names.append(stage.name)
         command, *argv = stage.command
         if command in ("ppo", "sft", "generate", "eval"):
