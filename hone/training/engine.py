@@ -37,7 +37,8 @@ class TorchEngine:
     train:     micro-batches of an update; scoring: micro-batches of passes without gradient
     reference: an engine of the same model family in this process, for "full_kl", the exact KL to it
     module:    what is called, an OutputModule around the model, sharded as `sharding` says
-    ranks:     that share the model; every method is then collective, and each rank brings its own trajectories
+    ranks:     that share the model; every method is then collective, and each rank brings its own trajectories, or
+               each group of `options.sequence_ranks` consecutive ones brings the same
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class TorchEngine:
         self.module = module or OutputModule(model, options)
         self.sharding = sharding or Whole()
         self.ranks = ranks or Ranks()
+        self.leads = self.ranks.rank % options.sequence_ranks == 0  # the first of those with the same trajectories
         self.scoring = scoring
         self.train = train or scoring
         self.options = options
@@ -135,11 +137,15 @@ class TorchEngine:
             for name, values in loss.means.items():
                 means[name] += float(values.sum())
             _fill(watched, outputs, micro)
-        totals = self.ranks.sum({"trained": int(mini_batch[mask].sum()), "infinite": infinite})
+        totals = self._sum({"trained": int(mini_batch[mask].sum()), "infinite": infinite})
         count = max(totals["trained"], 1)
-        metrics = self.ranks.sum({**sums, **{name: value / count for name, value in means.items()}})
+        metrics = self._sum({**sums, **{name: value / count for name, value in means.items()}})
         metrics |= self._apply(training_step, trainable=totals["trained"] > 0, finite=not totals["infinite"])
         return Batch(mini_batch.offsets, watched), metrics
+
+    def _sum(self, values: dict[str, float]) -> dict[str, float]:
+        """Over all trajectories: of ranks with the same ones, one counts."""
+        return self.ranks.sum(values if self.leads else {})
 
     def _micro_batches(self, batch: Batch, batching: MicroBatching, mask: str) -> Iterator[MicroBatch]:
         """The micro-batches that have trained tokens. Ranks that share a sharded model all run as many passes: those
