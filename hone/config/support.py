@@ -146,7 +146,6 @@ _ACTOR = (
              instead=f"set {MODEL}.use_fused_kernels=True, which keeps no [tokens, vocab] tensor"),
     NotBuilt(f"{ACTOR}.entropy_from_logits_with_chunking", (False,), "chunks of logits",
              instead=f"set {MODEL}.use_fused_kernels=True, which works in chunks of tokens"),
-    NotBuilt(f"{ACTOR}.ulysses_sequence_parallel_size", (1,), ONE_PROCESS),
     NotBuilt(f"{MODEL}.use_liger", (False,), "Liger kernels"),
     NotBuilt(f"{MODEL}.fused_kernel_options.impl_backend", ("torch",), "triton kernels",
              (f"{MODEL}.use_fused_kernels", (True,))),
@@ -157,7 +156,6 @@ _ACTOR = (
 )  # fmt: skip
 _REF = (
     NotBuilt(f"{REF}.strategy", ("fsdp", "fsdp2"), "Megatron"),
-    NotBuilt(f"{REF}.ulysses_sequence_parallel_size", (1,), ONE_PROCESS),
     *_fsdp(f"{REF}.fsdp_config", trained=False),
     *_profiler(f"{REF}.profiler"),
 )
@@ -173,7 +171,6 @@ _ROLLOUT = (
 )  # fmt: skip
 _CRITIC = (
     NotBuilt("critic.strategy", ("fsdp", "fsdp2"), "Megatron"),
-    NotBuilt("critic.ulysses_sequence_parallel_size", (1,), ONE_PROCESS),
     *_trained_model("critic.model"),
     *_fsdp("critic.model.fsdp_config", trained=True),
     *_optim("critic.optim"),

@@ -13,6 +13,7 @@ from hone.config.schema.optim import OptimizerKeys
 from hone.config.schema.ppo import PPOConfig
 from hone.models.load import ModelSource, load_causal_lm, load_value_model
 from hone.models.precision import DTYPES
+from hone.models.ulysses import check_shareable
 from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
 from hone.training.optimizer import build_optimizer
@@ -23,13 +24,17 @@ from hone.workers.settings import RunSettings
 
 LOGIT_CHUNK = 1024  # tokens whose logits exist at once with fused kernels
 ACTOR = "actor_rollout_ref.actor"
+REF = "actor_rollout_ref.ref"
+SEQUENCE_RANKS = "ulysses_sequence_parallel_size"
 
 
 def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | None) -> TorchEngine:
     """The policy with its optimiser, and the reference in this process if there is one."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     model = load_causal_lm(policy_source(config, run))
-    options = _policy_options(config, run, actor.fsdp_config, f"{ACTOR}.fsdp_config")
+    shared_by = actor.ulysses_sequence_parallel_size
+    check_shareable(model, shared_by, f"{ACTOR}.{SEQUENCE_RANKS}")
+    options = _policy_options(config, run, actor.fsdp_config, f"{ACTOR}.fsdp_config", shared_by)
     module, sharding = sharded(model, options, actor.strategy, actor.fsdp_config, f"{ACTOR}.fsdp_config")
     return TorchEngine(
         model,
@@ -42,6 +47,7 @@ def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | N
             rollout.log_prob_max_token_len_per_gpu,
             "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
             packed=options.packed,
+            sequence_ranks=options.sequence_ranks,
         ),
         train=micro_batching(
             actor.ppo_micro_batch_size_per_gpu,
@@ -49,6 +55,7 @@ def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | N
             actor.ppo_max_token_len_per_gpu,
             f"{ACTOR}.ppo_max_token_len_per_gpu",
             packed=options.packed,
+            sequence_ranks=options.sequence_ranks,
         ),
         optimizer=optimizer_of(module, actor.optim),
         schedule=schedule_of(actor.optim, actor.optim.lr_scheduler_type, run.total_steps),
@@ -62,8 +69,9 @@ def reference_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
     reference = config.actor_rollout_ref.ref
     dtype = DTYPES[reference.fsdp_config.model_dtype]
     model = load_causal_lm(replace(frozen_source(config, run), dtype=dtype)).requires_grad_(False)
-    section = "actor_rollout_ref.ref.fsdp_config"
-    options = _policy_options(config, run, reference.fsdp_config, section)
+    shared_by, section = reference.ulysses_sequence_parallel_size, f"{REF}.fsdp_config"
+    check_shareable(model, shared_by, f"{REF}.{SEQUENCE_RANKS}")
+    options = _policy_options(config, run, reference.fsdp_config, section, shared_by)
     module, sharding = sharded(model, options, reference.strategy, reference.fsdp_config, section)
     return TorchEngine(
         model,
@@ -74,8 +82,9 @@ def reference_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             reference.log_prob_micro_batch_size_per_gpu,
             reference.log_prob_use_dynamic_bsz,
             reference.log_prob_max_token_len_per_gpu,
-            "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
+            f"{REF}.log_prob_max_token_len_per_gpu",
             packed=options.packed,
+            sequence_ranks=options.sequence_ranks,
         ),
     )
 
@@ -95,10 +104,12 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             packed=critic.model.use_remove_padding,
         )
     )
+    check_shareable(model, critic.ulysses_sequence_parallel_size, f"critic.{SEQUENCE_RANKS}")
     options = ForwardOptions(
         packed=critic.model.use_remove_padding,
         shared_prompts=critic.model.use_remove_padding and config.actor_rollout_ref.actor.use_prefix_grouper,
         compute_dtype=_compute_dtype(run, fsdp, "critic.model.fsdp_config"),
+        sequence_ranks=critic.ulysses_sequence_parallel_size,
     )
     module, sharding = sharded(model, options, critic.strategy, fsdp, "critic.model.fsdp_config")
     return TorchEngine(
@@ -112,6 +123,7 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             critic.forward_max_token_len_per_gpu,
             "critic.forward_max_token_len_per_gpu",
             packed=options.packed,
+            sequence_ranks=options.sequence_ranks,
         ),
         train=micro_batching(
             critic.ppo_micro_batch_size_per_gpu,
@@ -119,6 +131,7 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             critic.ppo_max_token_len_per_gpu,
             "critic.ppo_max_token_len_per_gpu",
             packed=options.packed,
+            sequence_ranks=options.sequence_ranks,
         ),
         optimizer=optimizer_of(module, critic.optim),
         schedule=schedule_of(critic.optim, critic.optim.lr_scheduler_type, run.total_steps),
@@ -173,7 +186,9 @@ def _compute_dtype(run: RunSettings, fsdp: ForwardFsdpConfig, section: str) -> t
     )
 
 
-def _policy_options(config: PPOConfig, run: RunSettings, fsdp: ForwardFsdpConfig, section: str) -> ForwardOptions:
+def _policy_options(
+    config: PPOConfig, run: RunSettings, fsdp: ForwardFsdpConfig, section: str, sequence_ranks: int
+) -> ForwardOptions:
     policy = config.actor_rollout_ref.model
     return ForwardOptions(
         packed=policy.use_remove_padding,
@@ -182,11 +197,20 @@ def _policy_options(config: PPOConfig, run: RunSettings, fsdp: ForwardFsdpConfig
         chunk=LOGIT_CHUNK if policy.use_fused_kernels else None,
         compiled=config.actor_rollout_ref.actor.use_torch_compile and run.device.type == "cuda",
         compute_dtype=_compute_dtype(run, fsdp, section),
+        sequence_ranks=sequence_ranks,
     )
 
 
-def micro_batching(size: int, dynamic: bool, max_tokens: int, key: str, *, packed: bool) -> MicroBatching:
-    return MicroBatching(size=size, max_tokens=max_tokens if dynamic else None, padded=not packed, key=key)
+def micro_batching(
+    size: int, dynamic: bool, max_tokens: int, key: str, *, packed: bool, sequence_ranks: int = 1
+) -> MicroBatching:
+    return MicroBatching(
+        size=size,
+        max_tokens=max_tokens if dynamic else None,
+        padded=not packed,
+        key=key,
+        sequence_ranks=sequence_ranks,
+    )
 
 
 def optimizer_of(model: nn.Module, optim: OptimizerKeys) -> torch.optim.Optimizer:
