@@ -24,7 +24,7 @@ from hone.training.objective import Objective, TokenView
 from hone.training.outputs import ForwardOptions, OutputModule, Reference
 from hone.training.ranks import Ranks
 from hone.training.schedule import Schedule
-from hone.training.sharding import Sharding, Whole, whole_tensor, whole_weights
+from hone.training.sharding import Sharding, Whole, whole_weights
 
 logger = logging.getLogger(__name__)
 
@@ -201,11 +201,12 @@ class TorchEngine:
         return Reference(hidden, reference._head())
 
     def _head(self) -> LogitHead:
-        """Of a model that does not train: gathered once."""
+        """Of a model that does not train: gathered once, by name, as FSDP1's parameters do not know their whole."""
         if self._whole_head is None:
-            head = LogitHead.of(self.model)
-            bias = None if head.bias is None else whole_tensor(head.bias)
-            self._whole_head = replace(head, weight=whole_tensor(head.weight), bias=bias)
+            projection, weights = self.model.get_output_embeddings(), self.weights()
+            name = next(name for name, module in self.model.named_modules() if module is projection)
+            weight, bias = weights[f"{name}.weight"], weights.get(f"{name}.bias")
+            self._whole_head = replace(LogitHead.of(self.model), weight=weight, bias=bias)
         return self._whole_head
 
     def _view(self, micro: MicroBatch) -> TokenView:

@@ -155,7 +155,7 @@ def results(trained: TorchEngine, batch: Batch, want: set[str]) -> dict[str, Any
     ("role", "dealt", "strategy"),
     [
         (policy, TOGETHER[2], FSDP2),
-        (policy, TWO_BY_TWO, FSDP2),
+        (policy, TWO_BY_TWO, FSDP1),
         (critic, TOGETHER[2], FSDP1),
         (critic, TWO_BY_TWO, FSDP2),
     ],
