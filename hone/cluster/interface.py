@@ -14,10 +14,12 @@ class Role:
     """How to build one role in a process: `cls(**arguments, peers=...)`.
 
     `peers` are the roles built before it in the same process, by name, so that roles of one pool can share weights.
+    `ranks_per_share` consecutive ranks get the same share of a batch, and return the same results.
     """
 
     cls: type
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    ranks_per_share: int = 1
 
     def build(self, peers: Mapping[str, Any]) -> Any:
         return self.cls(**self.arguments, peers=peers)

@@ -50,7 +50,7 @@ class RayExecutor:
         meet = [actor.meet.remote(options.ranks, host, port, options.device, threads) for actor in self.actors]
         self._wait(meet, "meet the others", options.deadline)
         self._wait([actor.build.remote(dict(roles)) for actor in self.actors], "build its models")
-        return {name: RayGroup(self, name) for name in roles}
+        return {name: RayGroup(self, name, role.ranks_per_share) for name, role in roles.items()}
 
     def _connect(self) -> None:
         options = self.options
@@ -140,18 +140,22 @@ class RayExecutor:
 class RayGroup:
     """One role in all ranks."""
 
-    def __init__(self, executor: RayExecutor, role: str) -> None:
+    def __init__(self, executor: RayExecutor, role: str, ranks_per_share: int = 1) -> None:
         self.executor = executor
         self.role = role
         self.size = executor.options.ranks
+        self.ranks_per_share = ranks_per_share
 
     def map(self, method: str, batch: Batch, **arguments: Any) -> Any:
-        dealt = self.executor.options.dealing.rows(batch, self.size)
+        dealt = self.executor.options.dealing.rows(batch, self.size // self.ranks_per_share)
+        pieces: list[Any] = [batch.select(rows) for rows in dealt]
+        if self.ranks_per_share > 1:
+            pieces = [ray.put(piece) for piece in pieces]  # sent once, read by several
         references = [
-            actor.run.remote(self.role, method, batch.select(rows), **arguments)
-            for actor, rows in zip(self.executor.actors, dealt, strict=True)
+            actor.run.remote(self.role, method, pieces[rank // self.ranks_per_share], **arguments)
+            for rank, actor in enumerate(self.executor.actors)
         ]
-        return join(self.executor._wait(references, method), dealt)
+        return join(self.executor._wait(references, method)[:: self.ranks_per_share], dealt)
 
     def call(self, method: str, **arguments: Any) -> list[Any]:
         actors = self.executor.actors

@@ -40,17 +40,20 @@ def cross_field_problems(config: Node) -> Iterator[Problem]:
 
 
 def _mini_batches(config: PPOConfig) -> Iterator[Problem]:
-    batch, n, ranks = config.data.train_batch_size, config.actor_rollout_ref.rollout.n, config.ranks
-    sizes = {f"{ACTOR}.ppo_mini_batch_size": config.actor_rollout_ref.actor.ppo_mini_batch_size}
+    batch, n, actor = config.data.train_batch_size, config.actor_rollout_ref.rollout.n, config.actor_rollout_ref.actor
+    sizes = [(f"{ACTOR}.ppo_mini_batch_size", actor.ppo_mini_batch_size, actor.ulysses_sequence_parallel_size)]
     if config.trains_critic:
-        sizes["critic.ppo_mini_batch_size"] = config.critic.ppo_mini_batch_size
-    for key, mini in sizes.items():
+        critic = config.critic
+        sizes.append(("critic.ppo_mini_batch_size", critic.ppo_mini_batch_size, critic.ulysses_sequence_parallel_size))
+    for key, mini, shared_by in sizes:
         if batch % mini:
             yield _indivisible(key, batch, mini)
-        if mini * n < ranks:
-            wrong = f"{mini} prompts x {ROLLOUT}.n={n} are {mini * n} trajectories for {ranks} ranks"
-            fix = f"set {key}={-(-ranks // n)} or more"
-            yield Problem(key, wrong, "ppo_mini_batch_size * rollout.n >= number of ranks", fix, (f"{ROLLOUT}.n",))
+        takers = config.ranks // shared_by
+        if mini * n < takers:
+            who = f"{takers} ranks" if shared_by == 1 else f"{takers} groups of {shared_by} ranks"
+            wrong = f"{mini} prompts x {ROLLOUT}.n={n} are {mini * n} trajectories for {who}"
+            expected = "ppo_mini_batch_size * rollout.n >= number of ranks / ulysses_sequence_parallel_size"
+            yield Problem(key, wrong, expected, f"set {key}={-(-takers // n)} or more", (f"{ROLLOUT}.n",))
 
 
 def _indivisible(key: str, batch: int, mini: int) -> Problem:
@@ -157,31 +160,41 @@ def _sampling(config: PPOConfig) -> Iterator[Problem]:
 
 def _token_caps(config: PPOConfig) -> Iterator[Problem]:
     """With dynamic batching a micro-batch must hold at least one trajectory."""
-    role = config.actor_rollout_ref
+    role, critic = config.actor_rollout_ref, config.critic
+    of_actor = role.actor.ulysses_sequence_parallel_size
     caps = [
-        (role.actor.use_dynamic_bsz, f"{ACTOR}.ppo_max_token_len_per_gpu", role.actor.ppo_max_token_len_per_gpu),
+        (
+            role.actor.use_dynamic_bsz,
+            f"{ACTOR}.ppo_max_token_len_per_gpu",
+            role.actor.ppo_max_token_len_per_gpu,
+            of_actor,
+        ),
         (
             role.rollout.log_prob_use_dynamic_bsz,
             f"{ROLLOUT}.log_prob_max_token_len_per_gpu",
             role.rollout.log_prob_max_token_len_per_gpu,
+            of_actor,
         ),
     ]
     if config.needs_reference:
-        key = f"{REF}.log_prob_max_token_len_per_gpu"
-        caps.append((role.ref.log_prob_use_dynamic_bsz, key, role.ref.log_prob_max_token_len_per_gpu))
+        key, shared_by = f"{REF}.log_prob_max_token_len_per_gpu", role.ref.ulysses_sequence_parallel_size
+        caps.append((role.ref.log_prob_use_dynamic_bsz, key, role.ref.log_prob_max_token_len_per_gpu, shared_by))
     if config.trains_critic:
         for name in ("ppo_max_token_len_per_gpu", "forward_max_token_len_per_gpu"):
-            caps.append((config.critic.use_dynamic_bsz, f"critic.{name}", getattr(config.critic, name)))
+            shared_by = critic.ulysses_sequence_parallel_size
+            caps.append((critic.use_dynamic_bsz, f"critic.{name}", getattr(critic, name), shared_by))
     longest = config.data.max_prompt_length + config.data.max_response_length
-    for dynamic, key, cap in caps:
-        if dynamic and cap < longest:
-            yield _small_cap(key, cap, longest, "data.max_prompt_length + data.max_response_length")
+    for dynamic, key, cap, shared_by in caps:
+        if dynamic and cap * shared_by < longest:
+            yield _small_cap(key, cap, longest, "data.max_prompt_length + data.max_response_length", shared_by)
 
 
-def _small_cap(key: str, cap: int, longest: int, formula: str) -> Problem:
-    wrong = f"{cap} tokens cannot hold one trajectory of {formula} = {longest}"
-    involves = tuple(part for part in formula.split(" + "))
-    return Problem(key, wrong, f"{longest} or more", f"set {key}={longest}", involves)
+def _small_cap(key: str, cap: int, longest: int, formula: str, shared_by: int = 1) -> Problem:
+    """`shared_by` ranks hold a trajectory together, each up to the cap."""
+    of_ranks = f" of each of {shared_by} ranks" if shared_by > 1 else ""
+    wrong = f"{cap} tokens{of_ranks} cannot hold one trajectory of {formula} = {longest}"
+    least = -(-longest // shared_by)
+    return Problem(key, wrong, f"{least} or more", f"set {key}={least}", tuple(formula.split(" + ")))
 
 
 def _shared_prompts(config: PPOConfig) -> Iterator[Problem]:

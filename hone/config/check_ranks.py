@@ -1,4 +1,4 @@
-"""Rules about sharding over ranks."""
+"""Rules about sharding weights and sequences over ranks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,51 @@ from .problems import Problem
 from .schema import PPOConfig
 from .schema.fsdp import ForwardFsdpConfig, FsdpConfig
 
+RANKS = ("trainer.n_gpus_per_node", "trainer.nnodes")
+POLICY_PACKING, CRITIC_PACKING = "actor_rollout_ref.model.use_remove_padding", "critic.model.use_remove_padding"
+
 
 def rank_problems(config: PPOConfig) -> Iterator[Problem]:
+    """What does not fit the number of ranks, or cannot be shared by them."""
+    yield from _shard_groups(config)
+    role, critic = config.actor_rollout_ref, config.critic
+    shared = {"actor_rollout_ref.actor": (role.actor.ulysses_sequence_parallel_size, POLICY_PACKING)}
+    if config.needs_reference:
+        shared["actor_rollout_ref.ref"] = (role.ref.ulysses_sequence_parallel_size, POLICY_PACKING)
+    if config.trains_critic:
+        shared["critic"] = (critic.ulysses_sequence_parallel_size, CRITIC_PACKING)
+    packed = {POLICY_PACKING: role.model.use_remove_padding, CRITIC_PACKING: critic.model.use_remove_padding}
+    for section, (size, packing) in shared.items():
+        key = f"{section}.ulysses_sequence_parallel_size"
+        yield from sequence_problems(key, size, config.ranks, packing, packed=packed[packing])
+    yield from _exact_kl(config)
+
+
+def sequence_problems(key: str, size: int, ranks: int, packing: str, *, packed: bool) -> Iterator[Problem]:
+    """What keeps `size` ranks from sharing sequences; `packing` is the key that lays them end to end."""
+    if ranks % size:
+        wrong = f"{size} does not divide the {ranks} rank(s)"
+        yield Problem(key, wrong, _divisors(ranks), f"set {key}=1", RANKS)
+    elif size > 1 and not packed:
+        wrong = f"is {size}, but with {packing}=False sequences are padded to rectangles, which ranks do not share"
+        yield Problem(key, wrong, "packed sequences", f"set {packing}=True", (packing,))
+
+
+def _exact_kl(config: PPOConfig) -> Iterator[Problem]:
+    """Policy and reference compare the hidden states of a token where they are computed."""
+    actor, algorithm, ref = config.actor_rollout_ref.actor, config.algorithm, config.actor_rollout_ref.ref
+    in_loss = actor.use_kl_loss and actor.kl_loss_type == "full"
+    exact = in_loss or (algorithm.use_kl_in_reward and algorithm.kl_penalty == "full")
+    size, other = ref.ulysses_sequence_parallel_size, actor.ulysses_sequence_parallel_size
+    if exact and size != other:
+        key = "actor_rollout_ref.ref.ulysses_sequence_parallel_size"
+        kind = "actor_rollout_ref.actor.kl_loss_type" if in_loss else "algorithm.kl_penalty"
+        wrong = f"{size} differs from the actor's {other}, but {kind}=full compares both where a token is computed"
+        involves = (kind, "actor_rollout_ref.actor.ulysses_sequence_parallel_size")
+        yield Problem(key, wrong, "the actor's size", f"remove {key}", involves)
+
+
+def _shard_groups(config: PPOConfig) -> Iterator[Problem]:
     """Shard groups that do not fit the number of ranks, and those that torch's older FSDP gets wrong."""
     role = config.actor_rollout_ref
     sections: list[tuple[str, str, ForwardFsdpConfig]] = [
@@ -28,14 +71,12 @@ def rank_problems(config: PPOConfig) -> Iterator[Problem]:
 def _shard_group(key: str, strategy: str, size: int, ranks: int) -> Iterator[Problem]:
     if ranks == 1:
         return  # nothing is sharded, and the same file may run on a cluster
-    involves = ("trainer.n_gpus_per_node", "trainer.nnodes")
-    divisors = " or ".join(str(n) for n in range(1, ranks + 1) if ranks % n == 0)
     if size == 0 or (size > 0 and ranks % size):
         wrong = f"{size} does not divide the {ranks} rank(s)"
-        yield Problem(key, wrong, f"-1 (all ranks), {divisors}", f"set {key}=-1", involves)
+        yield Problem(key, wrong, f"-1 (all ranks), {_divisors(ranks)}", f"set {key}=-1", RANKS)
     elif strategy == "fsdp" and size == 1 and ranks > 1:
         wrong = "1 with strategy fsdp gives wrong gradients in torch"
-        yield Problem(key, wrong, "-1, or more than 1", "use strategy fsdp2, which replicates weights with 1", involves)
+        yield Problem(key, wrong, "-1, or more than 1", "use strategy fsdp2, which replicates weights with 1", RANKS)
 
 
 def _policy_without_fsdp2(section: str) -> Problem:
@@ -45,3 +86,7 @@ def _policy_without_fsdp2(section: str) -> Problem:
         "False",
         f"use strategy fsdp2, or set {section}.param_offload=True and {section}.optimizer_offload=True",
     )
+
+
+def _divisors(ranks: int) -> str:
+    return " or ".join(str(n) for n in range(1, ranks + 1) if ranks % n == 0)

@@ -12,14 +12,16 @@ from .rollout_correction import spell_out
 from .tree import Tree, get, put
 
 ACTOR = "actor_rollout_ref.actor"
+REF = "actor_rollout_ref.ref"
 ROLLOUT = "actor_rollout_ref.rollout"
 
-# (deprecated count over all ranks, count per rank)
+# (section, count per rank, section that says how many ranks share sequences); the deprecated count over all ranks is
+# named so without _per_gpu
 MICRO_BATCHES = (
-    (f"{ACTOR}.ppo_micro_batch_size", f"{ACTOR}.ppo_micro_batch_size_per_gpu"),
-    ("critic.ppo_micro_batch_size", "critic.ppo_micro_batch_size_per_gpu"),
-    ("actor_rollout_ref.ref.log_prob_micro_batch_size", "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"),
-    (f"{ROLLOUT}.log_prob_micro_batch_size", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu"),
+    (ACTOR, "ppo_micro_batch_size_per_gpu", ACTOR),
+    ("critic", "ppo_micro_batch_size_per_gpu", "critic"),
+    (REF, "log_prob_micro_batch_size_per_gpu", REF),
+    (ROLLOUT, "log_prob_micro_batch_size_per_gpu", ACTOR),
 )
 RENAMED = {
     "ppo": (
@@ -53,8 +55,8 @@ def derive(command: str, tree: Tree, user_keys: set[str]) -> Derivation:
     for old, new in RENAMED.get(command, ()):
         _rename(old, new, tree, user_keys, found)
     if command == "ppo":
-        for total, per_rank in MICRO_BATCHES:
-            _split_micro_batch(total, per_rank, tree, user_keys, found)
+        for section, name, sharing in MICRO_BATCHES:
+            _split_micro_batch(f"{section}.{name}", _takers(tree, sharing), tree, user_keys, found)
         said, wrong = spell_out(tree, user_keys)
         found.notices += said
         found.problems += [*wrong, *_join_corrections(tree, user_keys)]
@@ -75,29 +77,36 @@ def _rename(old: str, new: str, tree: Tree, user_keys: set[str], found: Derivati
     found.notices.append(f"{old} is an old name; {new}={value} is used")
 
 
-def _split_micro_batch(total: str, per_rank: str, tree: Tree, user_keys: set[str], found: Derivation) -> None:
-    count, ranks = get(tree, total, None), _ranks(tree)
+def _split_micro_batch(per_rank: str, takers: int | None, tree: Tree, user_keys: set[str], found: Derivation) -> None:
+    total = per_rank.removesuffix("_per_gpu")
+    count = get(tree, total, None)
     if count is None:
         return
     if per_rank in user_keys:
         wrong = f"is given next to {per_rank}"
         found.problems.append(Problem(total, wrong, "one of the two", f"remove {total}, it is deprecated", (per_rank,)))
-    elif not isinstance(count, int) or isinstance(count, bool) or ranks is None:
+    elif not isinstance(count, int) or isinstance(count, bool) or takers is None:
         return  # the schema reports the type
-    elif count % ranks:
-        wrong = f"{count} cannot be shared by {ranks} ranks"
-        found.problems.append(Problem(total, wrong, f"a multiple of {ranks}", f"set {per_rank} instead"))
+    elif count % takers:
+        wrong = f"{count} cannot be shared by {takers} ranks"
+        found.problems.append(Problem(total, wrong, f"a multiple of {takers}", f"set {per_rank} instead"))
     else:
-        put(tree, per_rank, count // ranks)
+        each = count // takers
+        put(tree, per_rank, each)
         put(tree, total, None)
-        found.notices.append(f"{total} is deprecated; {per_rank}={count // ranks} is used ({count} over {ranks} ranks)")
+        found.notices.append(f"{total} is deprecated; {per_rank}={each} is used ({count} over {takers} ranks)")
 
 
-def _ranks(tree: Tree) -> int | None:
-    counts = [get(tree, f"trainer.{key}", None) for key in ("nnodes", "n_gpus_per_node")]
+def _takers(tree: Tree, section: str) -> int | None:
+    """Ranks that take trajectories of their own: those that share sequences count once. None: the schema reports it."""
+    sharing = get(tree, f"{section}.ulysses_sequence_parallel_size", 1)
+    if section == REF and isinstance(sharing, str):  # a reference to the actor's
+        sharing = get(tree, f"{ACTOR}.ulysses_sequence_parallel_size", 1)
+    counts = [*(get(tree, f"trainer.{key}", None) for key in ("nnodes", "n_gpus_per_node")), sharing]
     if not all(isinstance(count, int) and count > 0 for count in counts):
         return None
-    return counts[0] * counts[1]  # type: ignore[operator]
+    nodes, ranks_per_node, sharing = counts
+    return max(nodes * ranks_per_node // sharing, 1)
 
 
 def _join_corrections(tree: Tree, user_keys: set[str]) -> Iterator[Problem]:

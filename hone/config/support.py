@@ -131,7 +131,6 @@ _DATA = (
 _ACTOR = (
     NotBuilt("actor_rollout_ref.hybrid_engine", (True,), "actor and rollout always share their devices"),
     NotBuilt(f"{ACTOR}.strategy", ("fsdp", "fsdp2"), "Megatron"),
-    NotBuilt(f"{ACTOR}.ulysses_sequence_parallel_size", (1,), ONE_PROCESS),
     NotBuilt(f"{MODEL}.fused_kernel_options.impl_backend", ("torch",), "triton kernels",
              (f"{MODEL}.use_fused_kernels", (True,))),
     *_trained_model(MODEL),
@@ -141,7 +140,6 @@ _ACTOR = (
 )  # fmt: skip
 _REF = (
     NotBuilt(f"{REF}.strategy", ("fsdp", "fsdp2"), "Megatron"),
-    NotBuilt(f"{REF}.ulysses_sequence_parallel_size", (1,), ONE_PROCESS),
     *_fsdp(f"{REF}.fsdp_config"),
     *_profiler(f"{REF}.profiler"),
 )
@@ -157,7 +155,6 @@ _ROLLOUT = (
 )  # fmt: skip
 _CRITIC = (
     NotBuilt("critic.strategy", ("fsdp", "fsdp2"), "Megatron"),
-    NotBuilt("critic.ulysses_sequence_parallel_size", (1,), ONE_PROCESS),
     *_trained_model("critic.model"),
     *_fsdp("critic.model.fsdp_config"),
     *_optim("critic.optim"),

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from hone.models.attention import Layout, PackedLayout, use_layouts
 from hone.models.shared_prompts import SharedPromptLayout
+from hone.models.ulysses import SequenceRanks, SlicedLayout
 
 
 def hidden_states(model: PreTrainedModel, input_ids: Tensor, lengths: Sequence[int], *, packed: bool) -> Tensor:
@@ -40,6 +41,28 @@ def shared_hidden_states(
     layout = SharedPromptLayout(lengths, prompt_lengths, families, input_ids.device)
     distinct = run_layout(model, input_ids.index_select(0, layout.tokens), layout)
     return distinct.index_select(0, layout.places.index_select(0, index))
+
+
+def sliced_hidden_states(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    lengths: Sequence[int],
+    index: Tensor,
+    ranks: SequenceRanks,
+    prompts: tuple[Sequence[int], Sequence[int]] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The rows `index` of `hidden_states`, packed, that this one of the ranks computes, and which of them those are.
+
+    prompts: (prompt_lengths, families) where every distinct prompt is computed once
+    """
+    use_layouts(model)
+    layout: Layout = PackedLayout(lengths, input_ids.device)
+    if prompts is not None:
+        layout = SharedPromptLayout(lengths, *prompts, input_ids.device)
+        input_ids, index = input_ids.index_select(0, layout.tokens), layout.places.index_select(0, index)
+    sliced = SlicedLayout(layout, ranks)
+    hidden, mine = run_layout(model, sliced.own(input_ids), sliced), sliced.owned(index)
+    return hidden.index_select(0, index.index_select(0, mine) - sliced.begin), mine
 
 
 def run_layout(model: PreTrainedModel, input_ids: Tensor, layout: Layout) -> Tensor:

@@ -134,10 +134,12 @@ def _roles(config: PPOConfig, settings: RunSettings) -> dict[str, Role]:
     """In the order in which they are built: the actor compares itself with the reference, the rollout shares the
     actor's weights."""
     arguments = {"config": config, "run": settings}
-    roles = {"ref": Role(ReferenceWorker, arguments)} if config.needs_reference else {}
-    roles["actor"] = Role(ActorWorker, arguments)
+    policy, roles = config.actor_rollout_ref, {}
+    if config.needs_reference:
+        roles["ref"] = Role(ReferenceWorker, arguments, policy.ref.ulysses_sequence_parallel_size)
+    roles["actor"] = Role(ActorWorker, arguments, policy.actor.ulysses_sequence_parallel_size)
     if config.trains_critic:
-        roles["critic"] = Role(CriticWorker, arguments)
+        roles["critic"] = Role(CriticWorker, arguments, config.critic.ulysses_sequence_parallel_size)
     roles["rollout"] = Role(RolloutWorker, arguments)
     return roles
 

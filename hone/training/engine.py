@@ -25,7 +25,7 @@ from hone.training.offload import Offload, OffloadOptions
 from hone.training.outputs import ForwardOptions, OutputModule, Reference
 from hone.training.ranks import Ranks
 from hone.training.schedule import Schedule
-from hone.training.sharding import Sharding, Whole, whole_tensor, whole_weights
+from hone.training.sharding import Sharding, Whole, whole_weights
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,8 @@ class TorchEngine:
     reference: an engine of the same model family in this process, for "full_kl", the exact KL to it
     module:    what is called, an OutputModule around the model, sharded as `sharding` says
     offload:   what lies in CPU memory between the calls
-    ranks:     that share the model; every method is then collective, and each rank brings its own trajectories
+    ranks:     that share the model; every method is then collective, and each rank brings its own trajectories, or
+               each group of `options.sequence_ranks` consecutive ones brings the same
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class TorchEngine:
         self.module = module or OutputModule(model, options)
         self.sharding = sharding or Whole()
         self.ranks = ranks or Ranks()
+        self.leads = self.ranks.rank % options.sequence_ranks == 0  # the first of those with the same trajectories
         self.scoring = scoring
         self.train = train or scoring
         self.options = options
@@ -153,11 +155,15 @@ class TorchEngine:
             for name, values in loss.means.items():
                 means[name] += float(values.sum())
             _fill(watched, outputs, micro)
-        totals = self.ranks.sum({"trained": int(mini_batch[mask].sum()), "infinite": infinite})
+        totals = self._sum({"trained": int(mini_batch[mask].sum()), "infinite": infinite})
         count = max(totals["trained"], 1)
-        metrics = self.ranks.sum({**sums, **{name: value / count for name, value in means.items()}})
+        metrics = self._sum({**sums, **{name: value / count for name, value in means.items()}})
         metrics |= self._apply(training_step, trainable=totals["trained"] > 0, finite=not totals["infinite"])
         return Batch(mini_batch.offsets, watched), metrics
+
+    def _sum(self, values: dict[str, float]) -> dict[str, float]:
+        """Over all trajectories: of ranks with the same ones, one counts."""
+        return self.ranks.sum(values if self.leads else {})
 
     def _micro_batches(self, batch: Batch, batching: MicroBatching, mask: str) -> Iterator[MicroBatch]:
         """The micro-batches that have trained tokens. Ranks that share a sharded model all run as many passes: those
@@ -214,12 +220,12 @@ class TorchEngine:
         return Reference(hidden, reference._head())
 
     def _head(self) -> LogitHead:
-        """Of a model that does not train: gathered once."""
+        """Of a model that does not train: gathered once, by name, as FSDP1's parameters do not know their whole."""
         if self._whole_head is None:
-            with self.offload.weights():
-                head = LogitHead.of(self.model)
-                bias = None if head.bias is None else whole_tensor(head.bias)
-                self._whole_head = replace(head, weight=whole_tensor(head.weight), bias=bias)
+            projection, weights = self.model.get_output_embeddings(), self.weights()
+            name = next(name for name, module in self.model.named_modules() if module is projection)
+            weight, bias = weights[f"{name}.weight"], weights.get(f"{name}.bias")
+            self._whole_head = replace(LogitHead.of(self.model), weight=weight, bias=bias)
         return self._whole_head
 
     def _view(self, micro: MicroBatch) -> TokenView:

@@ -76,21 +76,24 @@ class MicroBatching:
     """Either a fixed number of trajectories, or as many as fit a budget of tokens.
 
     size:       trajectories each, when `max_tokens` is None
-    max_tokens: never exceeded; rows are laid by length, so that a micro-batch holds similar ones
+    max_tokens: of a rank, never exceeded; rows are laid by length, so that a micro-batch holds similar ones
     padded:     rows are computed as long as their micro-batch's longest, and count so
     key:        the configuration key of the budget, for messages
+    sequence_ranks: ranks that share the tokens of a micro-batch, which may then be as many times longer
     """
 
     size: int = 8
     max_tokens: int | None = None
     padded: bool = False
     key: str = "ppo_max_token_len_per_gpu"
+    sequence_ranks: int = 1
 
     def plan(self, lengths: Sequence[int], prompts: Prompts | None = None) -> list[list[int]]:
         """Row indices of each micro-batch; every row is in exactly one. With `prompts` those that share one are
         neighbours, and a prompt counts once in a micro-batch."""
         if self.max_tokens is not None:
-            return self._by_tokens(lengths, prompts or Prompts.none(len(lengths)), self.max_tokens)
+            budget = self.max_tokens * self.sequence_ranks
+            return self._by_tokens(lengths, prompts or Prompts.none(len(lengths)), budget)
         rows = list(range(len(lengths)))
         if prompts is not None:
             rows.sort(key=lambda row: prompts.families[row])
@@ -100,7 +103,9 @@ class MicroBatching:
         longest = max(lengths, default=0)
         if longest > budget:
             raise UserError(
-                f"{self.key}={budget} cannot hold a trajectory of {longest} tokens; set it to {longest} or more"
+                f"{self.key}={self.max_tokens} cannot hold a trajectory of {longest} tokens"
+                + (f", shared by {self.sequence_ranks} ranks" if self.sequence_ranks > 1 else "")
+                + f"; set it to {-(-longest // self.sequence_ranks)} or more"
             )
         groups: list[list[int]] = []
         room = 0

@@ -15,10 +15,11 @@ from transformers import PreTrainedModel
 
 from hone.algorithms import full_kl
 from hone.batch import Batch
-from hone.models.forward import hidden_states, shared_hidden_states
+from hone.models.forward import hidden_states, shared_hidden_states, sliced_hidden_states
 from hone.models.heads import LogitHead, LogitMemory, token_logprobs
 from hone.models.load import value_head
 from hone.models.precision import autocast
+from hone.models.ulysses import SequenceRanks
 from hone.training.activations import ActivationOffload
 from hone.training.micro_batches import Prompts
 
@@ -32,6 +33,7 @@ class ForwardOptions:
     memory:      which logits exist, and how long
     offload:     keep activations in CPU memory between forward and backward
     compiled:    run the log-prob computation through torch.compile
+    sequence_ranks: consecutive ranks that get the same micro-batches and compute a slice of the tokens each (packed)
     """
 
     packed: bool = True
@@ -41,11 +43,13 @@ class ForwardOptions:
     offload: bool = False
     compiled: bool = False
     compute_dtype: torch.dtype = torch.float32
+    sequence_ranks: int = 1
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What the exact KL needs of the reference: its states of the trained tokens [tokens, H] and its head."""
+    """What the exact KL needs of the reference: its states [tokens, H] of the trained tokens that this rank computes,
+    and its head."""
 
     hidden: Tensor
     head: LogitHead
@@ -59,6 +63,7 @@ class OutputModule(nn.Module):
         self.model = model
         self.options = options
         self.device = next(model.parameters()).device
+        self.ranks = SequenceRanks(options.sequence_ranks)
         self.num_parameters = sum(p.numel() for p in model.parameters())  # before any sharding
 
     def forward(
@@ -70,29 +75,36 @@ class OutputModule(nn.Module):
         reference: Reference | None = None,
     ) -> dict[str, Tensor]:
         """The outputs wanted or watched, at the trained tokens; what is only watched has no gradient. What speaks of
-        token t comes from the hidden state of token t-1. "hidden" gives those states themselves."""
+        token t comes from the hidden state of token t-1. "hidden" gives those states themselves, where ranks share the
+        tokens only this rank's."""
         device, options = self.device, self.options
         index = trained.to(device)
         activations = ActivationOffload() if options.offload and torch.is_grad_enabled() else nullcontext()
         with activations, autocast(device, next(self.model.parameters()).dtype, options.compute_dtype):
-            hidden = self._states(micro, index - 1, device)
+            hidden, mine = self._states(micro, index - 1, device)
             if "hidden" in want:
                 return {"hidden": hidden}
             if "values" in want:
-                return {"values": value_head(self.model)(hidden).sum(-1).float()}
-            outputs = self._logprobs(hidden, micro["input_ids"][trained].to(device), want, watch)
+                outputs = {"values": value_head(self.model)(hidden).sum(-1).float()}
+            else:
+                labels = micro["input_ids"][trained].to(device)
+                outputs = self._logprobs(hidden, labels if mine is None else labels[mine], want, watch)
             if "full_kl" in want:
                 assert reference is not None, "full_kl needs a reference"
                 outputs["full_kl"] = self._full_kl(hidden, reference)
-        return outputs
+        return outputs if mine is None else self.ranks.whole(outputs, mine, len(trained))
 
-    def _states(self, micro: Batch, index: Tensor, device: torch.device) -> Tensor:
-        """[index, H] hidden states of these tokens of the micro-batch."""
+    def _states(self, micro: Batch, index: Tensor, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        """Hidden states [mine, H] of those tokens `index` of the micro-batch that this rank computes, and which those
+        are; None: all."""
         ids, lengths = micro["input_ids"].to(device), micro.lengths.tolist()
-        if self.options.shared_prompts:
-            prompts = Prompts.of(micro)
-            return shared_hidden_states(self.model, ids, lengths, prompts.lengths, prompts.families, index)
-        return hidden_states(self.model, ids, lengths, packed=self.options.packed).index_select(0, index)
+        prompts = Prompts.of(micro) if self.options.shared_prompts else None
+        if self.ranks.size > 1:
+            shared = None if prompts is None else (prompts.lengths, prompts.families)
+            return sliced_hidden_states(self.model, ids, lengths, index, self.ranks, shared)
+        if prompts is not None:
+            return shared_hidden_states(self.model, ids, lengths, prompts.lengths, prompts.families, index), None
+        return hidden_states(self.model, ids, lengths, packed=self.options.packed).index_select(0, index), None
 
     def _logprobs(
         self, hidden: Tensor, labels: Tensor, want: frozenset[str], watch: frozenset[str]

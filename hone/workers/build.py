@@ -14,6 +14,7 @@ from hone.config.schema.ppo import PPOConfig
 from hone.models.heads import LogitMemory, logit_chunk
 from hone.models.load import ModelSource, load_causal_lm, load_value_model
 from hone.models.precision import DTYPES
+from hone.models.ulysses import check_shareable
 from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
 from hone.training.offload import OffloadOptions
@@ -25,13 +26,17 @@ from hone.workers.settings import RunSettings
 
 ENTROPY_CHUNK = 2048  # tokens whose entropy is computed at once from their logits
 ACTOR = "actor_rollout_ref.actor"
+REF = "actor_rollout_ref.ref"
+SEQUENCE_RANKS = "ulysses_sequence_parallel_size"
 
 
 def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | None) -> TorchEngine:
     """The policy with its optimiser, and the reference in this process if there is one."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     model = load_causal_lm(policy_source(config, run))
-    options = _policy_options(config, run, model, actor.fsdp_config, f"{ACTOR}.fsdp_config")
+    shared_by = actor.ulysses_sequence_parallel_size
+    check_shareable(model, shared_by, f"{ACTOR}.{SEQUENCE_RANKS}")
+    options = _policy_options(config, run, model, actor.fsdp_config, f"{ACTOR}.fsdp_config", shared_by)
     module, sharding = sharded(model, options, actor.strategy, actor.fsdp_config, f"{ACTOR}.fsdp_config")
     return TorchEngine(
         model,
@@ -44,6 +49,7 @@ def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | N
             rollout.log_prob_max_token_len_per_gpu,
             "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
             packed=options.packed,
+            sequence_ranks=options.sequence_ranks,
         ),
         train=micro_batching(
             actor.ppo_micro_batch_size_per_gpu,
@@ -51,6 +57,7 @@ def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | N
             actor.ppo_max_token_len_per_gpu,
             f"{ACTOR}.ppo_max_token_len_per_gpu",
             packed=options.packed,
+            sequence_ranks=options.sequence_ranks,
         ),
         optimizer=optimizer_of(module, actor.optim),
         schedule=schedule_of(actor.optim, actor.optim.lr_scheduler_type, run.total_steps),
@@ -65,8 +72,9 @@ def reference_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
     reference = config.actor_rollout_ref.ref
     dtype = DTYPES[reference.fsdp_config.model_dtype]
     model = load_causal_lm(replace(frozen_source(config, run), dtype=dtype)).requires_grad_(False)
-    section = "actor_rollout_ref.ref.fsdp_config"
-    options = _policy_options(config, run, model, reference.fsdp_config, section)
+    shared_by, section = reference.ulysses_sequence_parallel_size, f"{REF}.fsdp_config"
+    check_shareable(model, shared_by, f"{REF}.{SEQUENCE_RANKS}")
+    options = _policy_options(config, run, model, reference.fsdp_config, section, shared_by)
     module, sharding = sharded(model, options, reference.strategy, reference.fsdp_config, section)
     return TorchEngine(
         model,
@@ -77,8 +85,9 @@ def reference_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             reference.log_prob_micro_batch_size_per_gpu,
             reference.log_prob_use_dynamic_bsz,
             reference.log_prob_max_token_len_per_gpu,
-            "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
+            f"{REF}.log_prob_max_token_len_per_gpu",
             packed=options.packed,
+            sequence_ranks=options.sequence_ranks,
         ),
         offload=offload_of(reference.fsdp_config),
     )
@@ -99,11 +108,13 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             packed=critic.model.use_remove_padding,
         )
     )
+    check_shareable(model, critic.ulysses_sequence_parallel_size, f"critic.{SEQUENCE_RANKS}")
     options = ForwardOptions(
         packed=critic.model.use_remove_padding,
         shared_prompts=critic.model.use_remove_padding and config.actor_rollout_ref.actor.use_prefix_grouper,
         offload=critic.model.enable_activation_offload,
         compute_dtype=_compute_dtype(run, fsdp, "critic.model.fsdp_config"),
+        sequence_ranks=critic.ulysses_sequence_parallel_size,
     )
     module, sharding = sharded(model, options, critic.strategy, fsdp, "critic.model.fsdp_config")
     return TorchEngine(
@@ -117,6 +128,7 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             critic.forward_max_token_len_per_gpu,
             "critic.forward_max_token_len_per_gpu",
             packed=options.packed,
+            sequence_ranks=options.sequence_ranks,
         ),
         train=micro_batching(
             critic.ppo_micro_batch_size_per_gpu,
@@ -124,6 +136,7 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             critic.ppo_max_token_len_per_gpu,
             "critic.ppo_max_token_len_per_gpu",
             packed=options.packed,
+            sequence_ranks=options.sequence_ranks,
         ),
         optimizer=optimizer_of(module, critic.optim),
         schedule=schedule_of(critic.optim, critic.optim.lr_scheduler_type, run.total_steps),
@@ -189,7 +202,12 @@ def _compute_dtype(run: RunSettings, fsdp: ForwardFsdpConfig, section: str) -> t
 
 
 def _policy_options(
-    config: PPOConfig, run: RunSettings, model: PreTrainedModel, fsdp: ForwardFsdpConfig, section: str
+    config: PPOConfig,
+    run: RunSettings,
+    model: PreTrainedModel,
+    fsdp: ForwardFsdpConfig,
+    section: str,
+    sequence_ranks: int,
 ) -> ForwardOptions:
     policy = config.actor_rollout_ref.model
     return ForwardOptions(
@@ -200,6 +218,7 @@ def _policy_options(
         offload=policy.enable_activation_offload,
         compiled=config.actor_rollout_ref.actor.use_torch_compile and run.device.type == "cuda",
         compute_dtype=_compute_dtype(run, fsdp, section),
+        sequence_ranks=sequence_ranks,
     )
 
 
@@ -216,8 +235,16 @@ def fused_chunk(model: PreTrainedModel) -> int:
     return logit_chunk(model.config.get_text_config().vocab_size)
 
 
-def micro_batching(size: int, dynamic: bool, max_tokens: int, key: str, *, packed: bool) -> MicroBatching:
-    return MicroBatching(size=size, max_tokens=max_tokens if dynamic else None, padded=not packed, key=key)
+def micro_batching(
+    size: int, dynamic: bool, max_tokens: int, key: str, *, packed: bool, sequence_ranks: int = 1
+) -> MicroBatching:
+    return MicroBatching(
+        size=size,
+        max_tokens=max_tokens if dynamic else None,
+        padded=not packed,
+        key=key,
+        sequence_ranks=sequence_ranks,
+    )
 
 
 def optimizer_of(model: nn.Module, optim: OptimizerKeys) -> torch.optim.Optimizer:

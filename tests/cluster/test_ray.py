@@ -13,11 +13,13 @@ import pytest
 
 from hone.cluster import ClusterOptions, Dealing, Role
 from hone.errors import UserError
-from tests.trainers.runs import ACTOR, MODEL, ROLLOUT, Run, Stage, difference
+from tests.shows import shows
+from tests.trainers.runs import ACTOR, MODEL, REF, ROLLOUT, Run, Stage, difference
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 PACKED = [f"{MODEL}.use_remove_padding=True", "critic.model.use_remove_padding=True"]
+SHARING = "ulysses_sequence_parallel_size"
 SGD = [f"{ACTOR}.optim.optimizer=SGD", f"{ACTOR}.optim.lr=0.1", "critic.optim.optimizer=SGD", "critic.optim.lr=0.1"]
 
 
@@ -69,11 +71,50 @@ def test_ranks_train_and_measure_what_one_process_does(
     alone = stage.run_ppo("alone", *argv, estimator=estimator)
     options = ClusterOptions(ranks_per_node=ranks, dealing=Dealing(keep_groups=True))
     together = on_ranks(stage, "together", argv, options, estimator)
+    assert_same_runs(together, alone)
+
+
+def assert_same_runs(together: Run, alone: Run) -> None:
     assert difference(alone.weights(), together.weights()) < 1e-6
     for ours, theirs in zip(together.results(), alone.results(), strict=True):
         assert ours.keys() == theirs.keys()
         for name in theirs:
             assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-5), name
+
+
+@shows(f"{ACTOR}.{SHARING}", f"{REF}.{SHARING}", f"critic.{SHARING}")
+@pytest.mark.parametrize(
+    ("ranks", "estimator", "sizes", "more"),
+    [
+        (2, "gae", {ACTOR: 2, "critic": 2}, [f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.ppo_micro_batch_size_per_gpu=1"]),
+        (
+            4,
+            "gae",
+            {ACTOR: 2, REF: 4, "critic": 1},  # each role its own way
+            ["algorithm.use_kl_in_reward=True", f"{ACTOR}.use_dynamic_bsz=True", f"{ACTOR}.strategy=fsdp"],
+        ),
+        (
+            4,
+            "grpo",
+            {ACTOR: 2},
+            [
+                f"{ACTOR}.use_kl_loss=True",
+                f"{ACTOR}.kl_loss_type=full",
+                f"{ACTOR}.use_prefix_grouper=True",
+                f"{ROLLOUT}.n=4",
+            ],
+        ),
+    ],
+)
+def test_ranks_that_share_sequences_train_and_measure_what_one_process_does(
+    cluster: None, stage: Stage, ranks: int, estimator: str, sizes: dict[str, int], more: list[str]
+) -> None:
+    argv = [*SGD, *PACKED, *more, "trainer.test_freq=1"]
+    alone = stage.run_ppo("alone", *argv, estimator=estimator)
+    sharing = [f"{section}.{SHARING}={size}" for section, size in sizes.items()]
+    options = ClusterOptions(ranks_per_node=ranks, dealing=Dealing(keep_groups=True))
+    together = on_ranks(stage, "together", [*argv, *sharing], options, estimator)
+    assert_same_runs(together, alone)
 
 
 def test_too_few_resources_are_said_before_anything_starts(cluster: None) -> None:

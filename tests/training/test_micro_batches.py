@@ -61,3 +61,10 @@ def test_a_row_longer_than_the_budget_names_the_key_and_the_smallest_value_that_
     with pytest.raises(UserError, match=r"some\.key=10 cannot hold a trajectory of 17 tokens; set it to 17 or more"):
         MicroBatching(max_tokens=10, key="some.key").plan([3, 17, 12])
     assert MicroBatching(max_tokens=17).plan([3, 17, 12]) == [[1], [2, 0]]
+
+
+def test_ranks_that_share_sequences_hold_as_many_times_the_budget_together():
+    shared = MicroBatching(max_tokens=10, key="some.key", sequence_ranks=2)
+    assert shared.plan([3, 17]) == [[1, 0]]
+    with pytest.raises(UserError, match=r"some\.key=10 .* 21 tokens, shared by 2 ranks; set it to 11 or more"):
+        shared.plan([21])

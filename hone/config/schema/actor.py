@@ -110,7 +110,7 @@ class ActorConfig(RolloutCorrectionKeys):
     ppo_epochs: int = key(1, "Passes over the trajectories of a step.", ge=1)
     shuffle: bool = key(False, "Shuffle trajectories between mini-batches before each pass.")
     data_loader_seed: int | None = key(None, "Seed of that shuffle.")
-    ulysses_sequence_parallel_size: int = key(1, "Ranks that share one sequence.", ge=1)
+    ulysses_sequence_parallel_size: int = key(1, "Ranks that share each sequence; needs packing.", ge=1)
     optim: OptimConfig = node(OptimConfig)
     fsdp_config: FsdpConfig = node(FsdpConfig)
     checkpoint: CheckpointConfig = node(CheckpointConfig)
@@ -129,6 +129,6 @@ class RefConfig(Node):
         ref(f"{ACTOR}.ppo_max_token_len_per_gpu"), "Most tokens in one micro-batch of a rank.", ge=1
     )
     ulysses_sequence_parallel_size: int = key(
-        ref(f"{ACTOR}.ulysses_sequence_parallel_size"), "Ranks that share one sequence.", ge=1
+        ref(f"{ACTOR}.ulysses_sequence_parallel_size"), "Ranks that share each sequence; needs packing.", ge=1
     )
     profiler: ProfilerConfig = node(ProfilerConfig)

@@ -41,6 +41,6 @@ class CriticConfig(Node):
     grad_clip: float = key(1.0, "Largest norm of the gradient; a larger one is scaled down.", gt=0)
     cliprange_value: float = key(0.5, "How far a value may move from its old one before it is clipped.", gt=0)
     loss_agg_mode: LossAggMode = key(ref(f"{ACTOR}.loss_agg_mode"), "How token losses become one number.")
-    ulysses_sequence_parallel_size: int = key(1, "Ranks that share one sequence.", ge=1)
+    ulysses_sequence_parallel_size: int = key(1, "Ranks that share each sequence; needs packing.", ge=1)
     checkpoint: CheckpointConfig = node(CheckpointConfig, load_contents=ref("critic.checkpoint.save_contents"))
     profiler: ProfilerConfig = node(ProfilerConfig)
