@@ -106,10 +106,6 @@ def _profiler(prefix: str) -> tuple[NotBuilt, ...]:
     )
 
 
-def _lora(prefix: str) -> tuple[NotBuilt, ...]:
-    return (NotBuilt(f"{prefix}.lora_rank", (0,), "LoRA"),)
-
-
 def _model(prefix: str) -> tuple[NotBuilt, ...]:
     return (NotBuilt(f"{prefix}.override_config.moe_config.freeze_moe_router", (False,), "Megatron"),)
 
@@ -117,9 +113,6 @@ def _model(prefix: str) -> tuple[NotBuilt, ...]:
 def _trained_model(prefix: str) -> tuple[NotBuilt, ...]:
     return (
         *_model(prefix),
-        *_lora(prefix),
-        NotBuilt(f"{prefix}.exclude_modules", (None,), "LoRA"),
-        NotBuilt(f"{prefix}.lora_adapter_path", (None,), "LoRA"),
         NotBuilt(f"{prefix}.enable_activation_offload", (False,), "activations stay on the device"),
         NotBuilt(f"{prefix}.use_shm", (False,), "files are read where they are"),
     )
@@ -203,7 +196,6 @@ _SFT = (
     *_processes(),
     NotBuilt("ulysses_sequence_parallel_size", (1,), ONE_PROCESS),
     *_model("model"),
-    *_lora("model"),
     NotBuilt("model.use_liger", (False,), "Liger kernels"),
     NotBuilt("model.fsdp_config.cpu_offload", (False,), "weights and optimiser state stay on the device"),
     NotBuilt("model.fsdp_config.offload_params", (False,), "weights and optimiser state stay on the device"),

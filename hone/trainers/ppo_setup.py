@@ -131,11 +131,12 @@ def _reward_function(config: PPOConfig):  # type: ignore[no-untyped-def]
 
 
 def _roles(config: PPOConfig, settings: RunSettings) -> dict[str, Role]:
-    """In the order in which they are built: the actor compares itself with the reference, the rollout shares the
-    actor's weights."""
+    """In the order in which they are built: the actor compares itself with the reference, which may be the actor's own
+    model, and the rollout shares the actor's weights."""
     arguments = {"config": config, "run": settings}
-    roles = {"ref": Role(ReferenceWorker, arguments)} if config.needs_reference else {}
-    roles["actor"] = Role(ActorWorker, arguments)
+    reference = {"ref": Role(ReferenceWorker, arguments)} if config.needs_reference else {}
+    actor = {"actor": Role(ActorWorker, arguments)}
+    roles = {**actor, **reference} if config.actor_rollout_ref.model.trains_adapter else {**reference, **actor}
     if config.trains_critic:
         roles["critic"] = Role(CriticWorker, arguments)
     roles["rollout"] = Role(RolloutWorker, arguments)

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from hone.batch import Batch
 from hone.errors import UserError
 from hone.models.heads import LogitHead
+from hone.models.lora import Adapter
 from hone.training.micro_batches import MicroBatch, MicroBatching, Prompts
 from hone.training.objective import Objective, TokenView
 from hone.training.outputs import ForwardOptions, OutputModule, Reference
@@ -37,6 +38,7 @@ class TorchEngine:
     train:     micro-batches of an update; scoring: micro-batches of passes without gradient
     reference: an engine of the same model family in this process, for "full_kl", the exact KL to it
     module:    what is called, an OutputModule around the model, sharded as `sharding` says
+    adapter:   the model's, when it is all that is trained
     ranks:     that share the model; every method is then collective, and each rank brings its own trajectories
     """
 
@@ -54,11 +56,13 @@ class TorchEngine:
         module: nn.Module | None = None,
         sharding: Sharding | None = None,
         ranks: Ranks | None = None,
+        adapter: Adapter | None = None,
     ) -> None:
         self.model = model.train(optimizer is not None)
         self.module = module or OutputModule(model, options)
         self.sharding = sharding or Whole()
         self.ranks = ranks or Ranks()
+        self.adapter = adapter
         self.scoring = scoring
         self.train = train or scoring
         self.options = options
@@ -81,15 +85,25 @@ class TorchEngine:
     @property
     def num_parameters(self) -> int:
         """Of the whole model, sharded or not."""
-        return next(m for m in self.module.modules() if isinstance(m, OutputModule)).num_parameters
+        return self._output_module.num_parameters
+
+    @property
+    def num_trained(self) -> int:
+        """Those of them that are trained."""
+        return self._output_module.num_trained
+
+    @property
+    def _output_module(self) -> OutputModule:
+        return next(m for m in self.module.modules() if isinstance(m, OutputModule))
 
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
     def weights(self) -> dict[str, Tensor]:
-        """Names as Hugging Face has them, with the whole tensors."""
-        return dict(self.model.state_dict()) if self.sharding.whole else whole_weights(self.module)
+        """Names as Hugging Face has them, with the whole tensors; an adapter is merged into them."""
+        weights = dict(self.model.state_dict()) if self.sharding.whole else whole_weights(self.module)
+        return weights if self.adapter is None else self.adapter.merged(weights)
 
     @torch.no_grad()
     def forward(self, batch: Batch, want: Iterable[str], *, mask: str = "response_mask") -> Batch:
@@ -192,7 +206,7 @@ class TorchEngine:
         assert reference is not None, "full_kl needs a reference"
         with torch.no_grad():
             hidden = reference.module(micro.batch, micro.trained, frozenset({"hidden"}))["hidden"]
-        return Reference(hidden, reference._head())
+        return Reference(hidden, None if reference.model is self.model else reference._head())
 
     def _head(self) -> LogitHead:
         """Of a model that does not train: gathered once."""

@@ -41,10 +41,11 @@ class ForwardOptions:
 
 @dataclass(frozen=True)
 class Reference:
-    """What the exact KL needs of the reference: its states of the trained tokens [tokens, H] and its head."""
+    """What the exact KL needs of the reference: its states of the trained tokens [tokens, H] and its head; without
+    one, that of the model itself, which an adapter leaves as it is."""
 
     hidden: Tensor
-    head: LogitHead
+    head: LogitHead | None
 
 
 class OutputModule(nn.Module):
@@ -55,6 +56,7 @@ class OutputModule(nn.Module):
         self.model = model
         self.options = options
         self.num_parameters = sum(p.numel() for p in model.parameters())  # before any sharding
+        self.num_trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
 
     def forward(
         self,
@@ -106,7 +108,8 @@ class OutputModule(nn.Module):
 
     def _full_kl(self, hidden: Tensor, reference: Reference) -> Tensor:
         """KL(this model || reference) over the whole vocabulary, [trained tokens]."""
-        head, other, dtype = LogitHead.of(self.model), reference.head, self.options.compute_dtype
+        head, dtype = LogitHead.of(self.model), self.options.compute_dtype
+        other = reference.head or head
         return full_kl(
             *(column.to(dtype) for column in (hidden, head.weight, reference.hidden, other.weight)),
             bias=None if head.bias is None else head.bias.to(dtype),

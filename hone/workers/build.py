@@ -9,14 +9,17 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from hone.config.schema.fsdp import ForwardFsdpConfig
+from hone.config.schema.model import LoraKeys
 from hone.config.schema.optim import OptimizerKeys
 from hone.config.schema.ppo import PPOConfig
-from hone.models.load import ModelSource, load_causal_lm, load_value_model
+from hone.models.load import ModelSource, load_causal_lm, load_value_model, value_head_name
+from hone.models.lora import Adapter, LoraSettings, attach
 from hone.models.precision import DTYPES
 from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
 from hone.training.optimizer import build_optimizer
 from hone.training.outputs import ForwardOptions, OutputModule
+from hone.training.own_reference import AsAtStart
 from hone.training.schedule import Schedule, warmup_steps
 from hone.training.sharding import Sharding, ShardOptions, shard
 from hone.workers.settings import RunSettings
@@ -29,12 +32,15 @@ def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | N
     """The policy with its optimiser, and the reference in this process if there is one."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     model = load_causal_lm(policy_source(config, run))
+    lora = lora_settings(config.actor_rollout_ref.model, "actor_rollout_ref.model")
+    adapter = None if lora is None else attach(model, lora, keep_start=config.needs_reference)
     options = _policy_options(config, run, actor.fsdp_config, f"{ACTOR}.fsdp_config")
     module, sharding = sharded(model, options, actor.strategy, actor.fsdp_config, f"{ACTOR}.fsdp_config")
-    return TorchEngine(
+    engine = TorchEngine(
         model,
         module=module,
         sharding=sharding,
+        adapter=adapter,
         options=options,
         scoring=micro_batching(
             rollout.log_prob_micro_batch_size_per_gpu,
@@ -55,6 +61,20 @@ def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | N
         grad_clip=actor.grad_clip,
         reference=reference,
     )
+    if adapter is not None and config.needs_reference:
+        engine.reference = _own_reference(config, engine, adapter)
+    return engine
+
+
+def _own_reference(config: PPOConfig, policy: TorchEngine, adapter: Adapter) -> TorchEngine:
+    """The policy as it was when the run began, in the policy's own model."""
+    return TorchEngine(
+        policy.model,
+        module=AsAtStart(policy.module, adapter),
+        sharding=policy.sharding,
+        options=policy.options,
+        scoring=_reference_batching(config, packed=policy.options.packed),
+    )
 
 
 def reference_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
@@ -70,13 +90,18 @@ def reference_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
         module=module,
         sharding=sharding,
         options=options,
-        scoring=micro_batching(
-            reference.log_prob_micro_batch_size_per_gpu,
-            reference.log_prob_use_dynamic_bsz,
-            reference.log_prob_max_token_len_per_gpu,
-            "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
-            packed=options.packed,
-        ),
+        scoring=_reference_batching(config, packed=options.packed),
+    )
+
+
+def _reference_batching(config: PPOConfig, *, packed: bool) -> MicroBatching:
+    reference = config.actor_rollout_ref.ref
+    return micro_batching(
+        reference.log_prob_micro_batch_size_per_gpu,
+        reference.log_prob_use_dynamic_bsz,
+        reference.log_prob_max_token_len_per_gpu,
+        "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
+        packed=packed,
     )
 
 
@@ -95,6 +120,8 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             packed=critic.model.use_remove_padding,
         )
     )
+    lora = lora_settings(critic.model, "critic.model")
+    adapter = None if lora is None else attach(model, lora, head=value_head_name(model))
     options = ForwardOptions(
         packed=critic.model.use_remove_padding,
         shared_prompts=critic.model.use_remove_padding and config.actor_rollout_ref.actor.use_prefix_grouper,
@@ -105,6 +132,7 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
         model,
         module=module,
         sharding=sharding,
+        adapter=adapter,
         options=options,
         scoring=micro_batching(
             critic.forward_micro_batch_size_per_gpu,
@@ -182,6 +210,20 @@ def _policy_options(config: PPOConfig, run: RunSettings, fsdp: ForwardFsdpConfig
         chunk=LOGIT_CHUNK if policy.use_fused_kernels else None,
         compiled=config.actor_rollout_ref.actor.use_torch_compile and run.device.type == "cuda",
         compute_dtype=_compute_dtype(run, fsdp, section),
+    )
+
+
+def lora_settings(keys: LoraKeys, section: str) -> LoraSettings | None:
+    """The adapter that a model section asks for."""
+    if not keys.trains_adapter:
+        return None
+    return LoraSettings(
+        rank=keys.lora_rank,
+        alpha=keys.lora_alpha,
+        targets=keys.target_modules,
+        excluded=getattr(keys, "exclude_modules", None),
+        path=getattr(keys, "lora_adapter_path", None),
+        section=section,
     )
 
 

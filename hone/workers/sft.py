@@ -9,10 +9,11 @@ from typing import Any
 from hone.batch import Batch
 from hone.config.schema.sft import SFTConfig
 from hone.models.load import load_causal_lm, load_tokenizer
+from hone.models.lora import attach
 from hone.training.checkpoint import load_engine, save_engine
 from hone.training.engine import TorchEngine
 from hone.training.outputs import ForwardOptions
-from hone.workers.build import LOGIT_CHUNK, micro_batching, optimizer_of, schedule_of
+from hone.workers.build import LOGIT_CHUNK, lora_settings, micro_batching, optimizer_of, schedule_of
 from hone.workers.objectives import LikelihoodObjective
 from hone.workers.settings import RunSettings
 
@@ -51,6 +52,8 @@ def sft_engine(config: SFTConfig, run: RunSettings) -> TorchEngine:
             packed=wanted.use_remove_padding,
         )
     )
+    lora = lora_settings(wanted, "model")
+    adapter = None if lora is None else attach(model, lora)
     precision = wanted.fsdp_config.mixed_precision.param_dtype
     micro = micro_batching(
         data.micro_batch_size_per_gpu,
@@ -61,6 +64,7 @@ def sft_engine(config: SFTConfig, run: RunSettings) -> TorchEngine:
     )
     return TorchEngine(
         model,
+        adapter=adapter,
         options=ForwardOptions(
             packed=wanted.use_remove_padding,
             chunk=LOGIT_CHUNK if wanted.use_fused_kernels else None,
