@@ -12,7 +12,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.training.test_engine", "hone.training.sharding"])
+PRELOADED = ["tests.training.test_engine", "hone.training.sharding"]
+CONTEXT.set_forkserver_preload(PRELOADED)
+
+
+def preload(module: str) -> None:
+    """Imports what is slow to import once for all ranks. Called when a test file is read, before any rank is forked."""
+    PRELOADED.append(module)
+    CONTEXT.set_forkserver_preload(PRELOADED)
 
 
 def run_ranks(size: int, function: Callable[..., Any], *arguments: Any, timeout: float = 120) -> list[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from .check_ranks import rank_problems
 from .checkpoint_contents import checkpoint_problems
+from .lora import lora_problems
 from .problems import Problem
 from .schema import EvaluationConfig, PPOConfig, SFTConfig
 from .schema.base import Node
@@ -35,6 +36,7 @@ def cross_field_problems(config: Node) -> Iterator[Problem]:
     if isinstance(config, (PPOConfig, SFTConfig)):
         yield from _resume(config)
         yield from checkpoint_problems(config)
+        yield from lora_problems(config)
     if isinstance(config, (PPOConfig, EvaluationConfig)):
         yield from _reward_function(config)
 

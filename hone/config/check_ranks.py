@@ -25,7 +25,7 @@ def rank_problems(config: PPOConfig) -> Iterator[Problem]:
     for section, (size, packing) in shared.items():
         key = f"{section}.ulysses_sequence_parallel_size"
         yield from sequence_problems(key, size, config.ranks, packing, packed=packed[packing])
-    yield from _exact_kl(config)
+    yield from _reference_sequences(config)
 
 
 def sequence_problems(key: str, size: int, ranks: int, packing: str, *, packed: bool) -> Iterator[Problem]:
@@ -38,18 +38,25 @@ def sequence_problems(key: str, size: int, ranks: int, packing: str, *, packed: 
         yield Problem(key, wrong, "packed sequences", f"set {packing}=True", (packing,))
 
 
-def _exact_kl(config: PPOConfig) -> Iterator[Problem]:
-    """Policy and reference compare the hidden states of a token where they are computed."""
-    actor, algorithm, ref = config.actor_rollout_ref.actor, config.algorithm, config.actor_rollout_ref.ref
+def _reference_sequences(config: PPOConfig) -> Iterator[Problem]:
+    """Where the reference has to share sequences as the actor does."""
+    actor, algorithm, role = config.actor_rollout_ref.actor, config.algorithm, config.actor_rollout_ref
+    size, other = role.ref.ulysses_sequence_parallel_size, actor.ulysses_sequence_parallel_size
+    if not config.needs_reference or size == other:
+        return
     in_loss = actor.use_kl_loss and actor.kl_loss_type == "full"
-    exact = in_loss or (algorithm.use_kl_in_reward and algorithm.kl_penalty == "full")
-    size, other = ref.ulysses_sequence_parallel_size, actor.ulysses_sequence_parallel_size
-    if exact and size != other:
-        key = "actor_rollout_ref.ref.ulysses_sequence_parallel_size"
-        kind = "actor_rollout_ref.actor.kl_loss_type" if in_loss else "algorithm.kl_penalty"
-        wrong = f"{size} differs from the actor's {other}, but {kind}=full compares both where a token is computed"
-        involves = (kind, "actor_rollout_ref.actor.ulysses_sequence_parallel_size")
-        yield Problem(key, wrong, "the actor's size", f"remove {key}", involves)
+    in_reward = algorithm.use_kl_in_reward and algorithm.kl_penalty == "full"
+    if role.model.trains_adapter:
+        why, because = "actor_rollout_ref.model.lora_rank", "with LoRA the reference is the actor's own model"
+    elif in_loss or in_reward:
+        why = "actor_rollout_ref.actor.kl_loss_type" if in_loss else "algorithm.kl_penalty"
+        because = f"{why}=full compares both where a token is computed"
+    else:
+        return
+    key = "actor_rollout_ref.ref.ulysses_sequence_parallel_size"
+    wrong = f"{size} differs from the actor's {other}, but {because}"
+    involves = (why, "actor_rollout_ref.actor.ulysses_sequence_parallel_size")
+    yield Problem(key, wrong, "the actor's size", f"remove {key}", involves)
 
 
 def _shard_groups(config: PPOConfig) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .checkpoint_contents import checkpoint_notices
+from .lora import lora_notices
 from .schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
 from .schema.base import Node
 
@@ -46,6 +47,7 @@ def notices(config: Node, user_keys: Collection[str]) -> Iterator[str]:
     if isinstance(config, (PPOConfig, SFTConfig)):
         yield from _sharding(config, user_keys)
         yield from checkpoint_notices(config)
+        yield from lora_notices(config, user_keys)
     if isinstance(config, EvaluationConfig) and "data.prompt_key" in user_keys:
         yield "data.prompt_key is not read here: responses are scored without their prompts"
     if isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from .lora import adapter_problems
 from .problems import Problem
 from .schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
 from .schema.base import Node
@@ -32,6 +33,7 @@ def path_problems(config: Node) -> Iterator[Problem]:
     for key, file in _output_files(config).items():
         yield from _writable(key, file, folder=False)
     if isinstance(config, (PPOConfig, SFTConfig)):
+        yield from adapter_problems(config)
         if config.trainer.resume_mode == "resume_path" and config.trainer.resume_from_path is not None:
             yield from _folder("trainer.resume_from_path", config.trainer.resume_from_path)
         for name in config.trainer.logger:

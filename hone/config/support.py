@@ -101,17 +101,8 @@ def _profiler(prefix: str) -> tuple[NotBuilt, ...]:
     )
 
 
-def _lora(prefix: str) -> tuple[NotBuilt, ...]:
-    return (NotBuilt(f"{prefix}.lora_rank", (0,), "LoRA"),)
-
-
 def _trained_model(prefix: str) -> tuple[NotBuilt, ...]:
-    return (
-        *_lora(prefix),
-        NotBuilt(f"{prefix}.exclude_modules", (None,), "LoRA"),
-        NotBuilt(f"{prefix}.lora_adapter_path", (None,), "LoRA"),
-        NotBuilt(f"{prefix}.use_shm", (False,), "files are read where they are"),
-    )
+    return (NotBuilt(f"{prefix}.use_shm", (False,), "files are read where they are"),)
 
 
 def _processes() -> tuple[NotBuilt, ...]:
@@ -183,7 +174,6 @@ _TRAINER = (
 _SFT = (
     *_processes(),
     NotBuilt("ulysses_sequence_parallel_size", (1,), ONE_PROCESS),
-    *_lora("model"),
     NotBuilt("model.fsdp_config.cpu_offload", (False,), "weights and optimiser state stay on the device"),
     NotBuilt("model.fsdp_config.offload_params", (False,), "weights and optimiser state stay on the device"),
     NotBuilt("model.fsdp_config.model_dtype", FLOATS, FP16),

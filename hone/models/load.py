@@ -79,10 +79,14 @@ def load_value_model(source: ModelSource) -> PreTrainedModel:
 
 
 def value_head(model: PreTrainedModel) -> torch.nn.Linear:
-    head = getattr(model, "score", None) or getattr(model, "classifier", None)
+    head = getattr(model, value_head_name(model), None)
     if not isinstance(head, torch.nn.Linear) or head.out_features != 1:
         raise UserError(f"{type(model).__name__} has no linear head with one output, which a critic needs")
     return head
+
+
+def value_head_name(model: PreTrainedModel) -> str:
+    return "score" if hasattr(model, "score") else "classifier"
 
 
 def _load(auto: Any, source: ModelSource, **config_changes: Any) -> tuple[PreTrainedModel, set[str]]:

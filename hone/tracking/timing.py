@@ -34,22 +34,25 @@ class Timer:
 class TrainingCost:
     """Floating-point operations of an update.
 
-    parameters:      weights that every token passes through
+    parameters:      weights that every token passes through; trained: those of them that are trained
     attention_width: layers * heads * head size
     peak:            operations per second that the hardware reaches
     """
 
     parameters: int
+    trained: int
     attention_width: int
     peak: float
 
     def utilisation(self, lengths: Tensor, passes: int, seconds: float) -> float:
         """Share of the peak that `passes` over sequences of these lengths [N] reached (forward and backward).
 
-        6 operations per weight and token, and 12 * width per pair of tokens, of which causal attention needs half.
+        4 operations per weight and token, 2 more where it is trained, and 12 * width per pair of tokens, of which
+        causal attention needs half.
         """
         tokens, pairs = float(lengths.sum()), float(lengths.double().square().sum()) / 2
-        return passes * (6 * self.parameters * tokens + 12 * self.attention_width * pairs) / (seconds * self.peak)
+        weights = 4 * self.parameters + 2 * self.trained
+        return passes * (weights * tokens + 12 * self.attention_width * pairs) / (seconds * self.peak)
 
 
 def measured_peak_flops(device: torch.device, dtype: torch.dtype) -> float:

@@ -131,13 +131,14 @@ def _reward_function(config: PPOConfig):  # type: ignore[no-untyped-def]
 
 
 def _roles(config: PPOConfig, settings: RunSettings) -> dict[str, Role]:
-    """In the order in which they are built: the actor compares itself with the reference, the rollout shares the
-    actor's weights."""
+    """In the order in which they are built: the actor compares itself with the reference, which may be the actor's own
+    model, and the rollout shares the actor's weights."""
     arguments = {"config": config, "run": settings}
-    policy, roles = config.actor_rollout_ref, {}
-    if config.needs_reference:
-        roles["ref"] = Role(ReferenceWorker, arguments, policy.ref.ulysses_sequence_parallel_size)
-    roles["actor"] = Role(ActorWorker, arguments, policy.actor.ulysses_sequence_parallel_size)
+    policy, adapter = config.actor_rollout_ref, config.actor_rollout_ref.model.trains_adapter
+    actor = {"actor": Role(ActorWorker, arguments, policy.actor.ulysses_sequence_parallel_size)}
+    reference = {"ref": Role(ReferenceWorker, arguments, policy.ref.ulysses_sequence_parallel_size)}
+    reference = reference if config.needs_reference else {}
+    roles = {**actor, **reference} if adapter else {**reference, **actor}
     if config.trains_critic:
         roles["critic"] = Role(CriticWorker, arguments, config.critic.ulysses_sequence_parallel_size)
     roles["rollout"] = Role(RolloutWorker, arguments)

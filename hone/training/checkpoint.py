@@ -17,9 +17,10 @@ from transformers import PreTrainedTokenizerBase
 
 from hone.errors import UserError
 from hone.training.engine import TorchEngine
-from hone.training.sharding import load_optimizer, load_weights, whole_optimizer
+from hone.training.sharding import load_optimizer, load_weights, whole_optimizer, whole_weights
 
 MODEL, OPTIMIZER, EXTRA, HF_MODEL = "model.safetensors", "optimizer.pt", "extra.pt", "huggingface"
+ADAPTER = "lora_adapter"  # in place of MODEL when an adapter is all that is trained
 
 
 def save_engine(
@@ -27,14 +28,18 @@ def save_engine(
 ) -> None:
     """Writes the parts named in `contents` (model, optimizer, extra, hf_model) and flushes them to disk. All ranks call
     it; the first one writes, and the random states of all are kept."""
-    weights = engine.weights() if {"model", "hf_model"} & set(contents) else {}
+    whole = {"hf_model"} if engine.adapter else {"model", "hf_model"}
+    weights = engine.weights() if whole & set(contents) else {}
+    trained = whole_weights(engine.module, trained=True) if engine.adapter and "model" in contents else {}
     optimizer = engine.optimizer if "optimizer" in contents else None
     with engine.offload.weights(), engine.offload.optimizer_state():
         state = None if optimizer is None else whole_optimizer(engine.module, optimizer)
     random = engine.ranks.gather(_random_state(engine.device))
     if engine.ranks.rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
-        if "model" in contents:
+        if "model" in contents and engine.adapter:
+            engine.adapter.save(folder / ADAPTER, trained)
+        elif "model" in contents:
             save_file(_distinct(weights), folder / MODEL)
         if state is not None:
             torch.save(state, folder / OPTIMIZER)
@@ -52,8 +57,7 @@ def load_engine(engine: TorchEngine, folder: Path, contents: Collection[str]) ->
     """Reads the parts back. Raises UserError naming the file when one that is asked for was never saved. What the
     configuration says of the optimiser (weight decay, betas, ...) counts, not what it said when the state was saved."""
     if "model" in contents:
-        file = _present(folder / MODEL, "model")
-        _load_weights(engine, load_file(file, device=str(engine.device)), file)
+        _load_model(engine, folder)
     if "optimizer" in contents and engine.optimizer is not None:
         state = torch.load(_present(folder / OPTIMIZER, "optimizer"), map_location=engine.device, weights_only=True)
         settings = [{k: v for k, v in g.items() if k != "params"} for g in engine.optimizer.param_groups]
@@ -66,6 +70,20 @@ def load_engine(engine: TorchEngine, folder: Path, contents: Collection[str]) ->
         engine.nonfinite_in_a_row = extra["nonfinite_in_a_row"]
         if len(extra["random"]) == engine.ranks.size:  # other ranks draw other numbers anyhow
             _set_random_state(extra["random"][engine.ranks.rank], engine.device)
+
+
+def _load_model(engine: TorchEngine, folder: Path) -> None:
+    """Of a model whose adapter is trained, the adapter alone: the rest is what the run began with."""
+    if engine.adapter is None:
+        if (folder / ADAPTER).exists() and not (folder / MODEL).exists():
+            raise UserError(f"{folder} holds a LoRA adapter and this run trains all weights; set model.lora_rank")
+        file = _present(folder / MODEL, "model")
+        _load_weights(engine, load_file(file, device=str(engine.device)), file)
+        return
+    if (folder / MODEL).exists() and not (folder / ADAPTER).exists():
+        raise UserError(f"{folder} holds all weights and this run trains a LoRA adapter; set model.lora_rank=0")
+    adapter = engine.adapter.load(_present(folder / ADAPTER, "model"))
+    load_weights(engine.module, whole_weights(engine.module) | adapter)  # FSDP1 loads all of a layer or nothing
 
 
 def _load_weights(engine: TorchEngine, saved: dict[str, Tensor], file: Path) -> None:

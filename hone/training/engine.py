@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from hone.batch import Batch
 from hone.errors import UserError
 from hone.models.heads import LogitHead
+from hone.models.lora import Adapter
 from hone.training.micro_batches import MicroBatch, MicroBatching, Prompts
 from hone.training.objective import Objective, TokenView
 from hone.training.offload import Offload, OffloadOptions
@@ -39,6 +40,7 @@ class TorchEngine:
     reference: an engine of the same model family in this process, for "full_kl", the exact KL to it
     module:    what is called, an OutputModule around the model, sharded as `sharding` says
     offload:   what lies in CPU memory between the calls
+    adapter:   the model's, when it is all that is trained
     ranks:     that share the model; every method is then collective, and each rank brings its own trajectories, or
                each group of `options.sequence_ranks` consecutive ones brings the same
     """
@@ -58,12 +60,14 @@ class TorchEngine:
         sharding: Sharding | None = None,
         ranks: Ranks | None = None,
         offload: OffloadOptions | None = None,
+        adapter: Adapter | None = None,
     ) -> None:
         self.model = model.train(optimizer is not None)
         self.module = module or OutputModule(model, options)
         self.sharding = sharding or Whole()
         self.ranks = ranks or Ranks()
         self.leads = self.ranks.rank % options.sequence_ranks == 0  # the first of those with the same trajectories
+        self.adapter = adapter
         self.scoring = scoring
         self.train = train or scoring
         self.options = options
@@ -90,6 +94,11 @@ class TorchEngine:
         return self._outputs_of.num_parameters
 
     @property
+    def num_trained(self) -> int:
+        """Those of them that are trained."""
+        return self._outputs_of.num_trained
+
+    @property
     def device(self) -> torch.device:
         """Where the model computes; its weights may lie elsewhere."""
         return self._outputs_of.device
@@ -99,9 +108,10 @@ class TorchEngine:
         return next(m for m in self.module.modules() if isinstance(m, OutputModule))
 
     def weights(self) -> dict[str, Tensor]:
-        """Names as Hugging Face has them, with the whole tensors."""
+        """Names as Hugging Face has them, with the whole tensors; an adapter is merged into them."""
         with self.offload.weights():
-            return dict(self.model.state_dict()) if self.sharding.whole else whole_weights(self.module)
+            weights = dict(self.model.state_dict()) if self.sharding.whole else whole_weights(self.module)
+            return weights if self.adapter is None else self.adapter.merged(weights)
 
     @torch.no_grad()
     def forward(self, batch: Batch, want: Iterable[str], *, mask: str = "response_mask") -> Batch:
@@ -217,7 +227,7 @@ class TorchEngine:
         assert reference is not None, "full_kl needs a reference"
         with torch.no_grad(), reference.offload.weights():
             hidden = reference.module(micro.batch, micro.trained, frozenset({"hidden"}))["hidden"]
-        return Reference(hidden, reference._head())
+        return Reference(hidden, None if reference.model is self.model else reference._head())
 
     def _head(self) -> LogitHead:
         """Of a model that does not train: gathered once, by name, as FSDP1's parameters do not know their whole."""

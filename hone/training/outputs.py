@@ -49,10 +49,10 @@ class ForwardOptions:
 @dataclass(frozen=True)
 class Reference:
     """What the exact KL needs of the reference: its states [tokens, H] of the trained tokens that this rank computes,
-    and its head."""
+    and its head; without one, that of the model itself, which an adapter leaves as it is."""
 
     hidden: Tensor
-    head: LogitHead
+    head: LogitHead | None
 
 
 class OutputModule(nn.Module):
@@ -65,6 +65,7 @@ class OutputModule(nn.Module):
         self.device = next(model.parameters()).device
         self.ranks = SequenceRanks(options.sequence_ranks)
         self.num_parameters = sum(p.numel() for p in model.parameters())  # before any sharding
+        self.num_trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
 
     def forward(
         self,
@@ -124,7 +125,8 @@ class OutputModule(nn.Module):
 
     def _full_kl(self, hidden: Tensor, reference: Reference) -> Tensor:
         """KL(this model || reference) over the whole vocabulary, [trained tokens]."""
-        head, other, dtype = LogitHead.of(self.model), reference.head, self.options.compute_dtype
+        head, dtype = LogitHead.of(self.model), self.options.compute_dtype
+        other = reference.head or head
         return full_kl(
             *(column.to(dtype) for column in (hidden, head.weight, reference.hidden, other.weight)),
             bias=None if head.bias is None else head.bias.to(dtype),

@@ -192,9 +192,10 @@ FULL = StateDictOptions(full_state_dict=True)
 PREFIX = "model."  # of the language model inside the module that is sharded
 
 
-def whole_weights(module: nn.Module) -> dict[str, Tensor]:
-    """Every weight in full on every rank, under its Hugging Face name. Collective."""
-    weights: dict[str, Any] = get_model_state_dict(module, options=FULL)
+def whole_weights(module: nn.Module, *, trained: bool = False) -> dict[str, Tensor]:
+    """Every weight, or every trained one, in full on every rank, under its Hugging Face name. Collective."""
+    options = StateDictOptions(full_state_dict=True, ignore_frozen_params=trained)
+    weights: dict[str, Any] = get_model_state_dict(module, options=options)
     return {name.removeprefix(PREFIX): value for name, value in weights.items()}
 
 

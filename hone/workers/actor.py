@@ -60,6 +60,7 @@ class ActorWorker:
         head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return TrainingCost(
             parameters=self.engine.num_parameters,
+            trained=self.engine.num_trained,
             attention_width=config.num_hidden_layers * config.num_attention_heads * head_size,
             peak=measured_peak_flops(self.engine.device, self.engine.options.compute_dtype),
         )
@@ -72,8 +73,11 @@ class ActorWorker:
 
 
 class ReferenceWorker:
+    """A model of its own, or the actor's with its adapter set aside."""
+
     def __init__(self, config: PPOConfig, run: RunSettings, peers: Mapping[str, Any]) -> None:
-        self.engine = reference_engine(config, run)
+        own = config.actor_rollout_ref.model.trains_adapter
+        self.engine = peers["actor"].engine.reference if own else reference_engine(config, run)
 
     def compute_logprobs(self, batch: Batch) -> Batch:
         """Column ref_logprobs."""

@@ -9,10 +9,12 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from hone.config.schema.fsdp import ForwardFsdpConfig, FsdpConfig
+from hone.config.schema.model import LoraKeys
 from hone.config.schema.optim import OptimizerKeys
 from hone.config.schema.ppo import PPOConfig
 from hone.models.heads import LogitMemory, logit_chunk
-from hone.models.load import ModelSource, load_causal_lm, load_value_model
+from hone.models.load import ModelSource, load_causal_lm, load_value_model, value_head_name
+from hone.models.lora import Adapter, LoraSettings, attach
 from hone.models.precision import DTYPES
 from hone.models.ulysses import check_shareable
 from hone.training.engine import TorchEngine
@@ -20,6 +22,7 @@ from hone.training.micro_batches import MicroBatching
 from hone.training.offload import OffloadOptions
 from hone.training.optimizer import build_optimizer
 from hone.training.outputs import ForwardOptions, OutputModule
+from hone.training.own_reference import AsAtStart
 from hone.training.schedule import Schedule, warmup_steps
 from hone.training.sharding import Sharding, ShardOptions, shard
 from hone.workers.settings import RunSettings
@@ -34,14 +37,17 @@ def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | N
     """The policy with its optimiser, and the reference in this process if there is one."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     model = load_causal_lm(policy_source(config, run))
+    lora = lora_settings(config.actor_rollout_ref.model, "actor_rollout_ref.model")
+    adapter = None if lora is None else attach(model, lora, keep_start=config.needs_reference)
     shared_by = actor.ulysses_sequence_parallel_size
     check_shareable(model, shared_by, f"{ACTOR}.{SEQUENCE_RANKS}")
     options = _policy_options(config, run, model, actor.fsdp_config, f"{ACTOR}.fsdp_config", shared_by)
     module, sharding = sharded(model, options, actor.strategy, actor.fsdp_config, f"{ACTOR}.fsdp_config")
-    return TorchEngine(
+    engine = TorchEngine(
         model,
         module=module,
         sharding=sharding,
+        adapter=adapter,
         options=options,
         scoring=micro_batching(
             rollout.log_prob_micro_batch_size_per_gpu,
@@ -65,6 +71,22 @@ def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | N
         reference=reference,
         offload=offload_of(actor.fsdp_config),
     )
+    if adapter is not None and config.needs_reference:
+        engine.reference = _own_reference(config, engine, adapter)
+    return engine
+
+
+def _own_reference(config: PPOConfig, policy: TorchEngine, adapter: Adapter) -> TorchEngine:
+    """The policy as it was when the run began, in the policy's own model."""
+    reference = TorchEngine(
+        policy.model,
+        module=AsAtStart(policy.module, adapter),
+        sharding=policy.sharding,
+        options=policy.options,
+        scoring=_reference_batching(config, policy.options),
+    )
+    reference.offload = policy.offload  # the same tensors come and go
+    return reference
 
 
 def reference_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
@@ -81,15 +103,20 @@ def reference_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
         module=module,
         sharding=sharding,
         options=options,
-        scoring=micro_batching(
-            reference.log_prob_micro_batch_size_per_gpu,
-            reference.log_prob_use_dynamic_bsz,
-            reference.log_prob_max_token_len_per_gpu,
-            f"{REF}.log_prob_max_token_len_per_gpu",
-            packed=options.packed,
-            sequence_ranks=options.sequence_ranks,
-        ),
+        scoring=_reference_batching(config, options),
         offload=offload_of(reference.fsdp_config),
+    )
+
+
+def _reference_batching(config: PPOConfig, options: ForwardOptions) -> MicroBatching:
+    reference = config.actor_rollout_ref.ref
+    return micro_batching(
+        reference.log_prob_micro_batch_size_per_gpu,
+        reference.log_prob_use_dynamic_bsz,
+        reference.log_prob_max_token_len_per_gpu,
+        f"{REF}.log_prob_max_token_len_per_gpu",
+        packed=options.packed,
+        sequence_ranks=options.sequence_ranks,
     )
 
 
@@ -109,6 +136,8 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
         )
     )
     check_shareable(model, critic.ulysses_sequence_parallel_size, f"critic.{SEQUENCE_RANKS}")
+    lora = lora_settings(critic.model, "critic.model")
+    adapter = None if lora is None else attach(model, lora, head=value_head_name(model))
     options = ForwardOptions(
         packed=critic.model.use_remove_padding,
         shared_prompts=critic.model.use_remove_padding and config.actor_rollout_ref.actor.use_prefix_grouper,
@@ -121,6 +150,7 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
         model,
         module=module,
         sharding=sharding,
+        adapter=adapter,
         options=options,
         scoring=micro_batching(
             critic.forward_micro_batch_size_per_gpu,
@@ -233,6 +263,20 @@ def _logit_memory(config: PPOConfig, model: PreTrainedModel) -> LogitMemory:
 
 def fused_chunk(model: PreTrainedModel) -> int:
     return logit_chunk(model.config.get_text_config().vocab_size)
+
+
+def lora_settings(keys: LoraKeys, section: str) -> LoraSettings | None:
+    """The adapter that a model section asks for."""
+    if not keys.trains_adapter:
+        return None
+    return LoraSettings(
+        rank=keys.lora_rank,
+        alpha=keys.lora_alpha,
+        targets=keys.target_modules,
+        excluded=getattr(keys, "exclude_modules", None),
+        path=getattr(keys, "lora_adapter_path", None),
+        section=section,
+    )
 
 
 def micro_batching(

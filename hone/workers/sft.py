@@ -10,10 +10,11 @@ from hone.batch import Batch
 from hone.config.schema.sft import SFTConfig
 from hone.models.heads import LogitMemory
 from hone.models.load import load_causal_lm, load_tokenizer
+from hone.models.lora import attach
 from hone.training.checkpoint import load_engine, save_engine
 from hone.training.engine import TorchEngine
 from hone.training.outputs import ForwardOptions
-from hone.workers.build import fused_chunk, micro_batching, optimizer_of, schedule_of
+from hone.workers.build import fused_chunk, lora_settings, micro_batching, optimizer_of, schedule_of
 from hone.workers.objectives import LikelihoodObjective
 from hone.workers.settings import RunSettings
 
@@ -53,6 +54,8 @@ def sft_engine(config: SFTConfig, run: RunSettings) -> TorchEngine:
             liger=wanted.use_liger,
         )
     )
+    lora = lora_settings(wanted, "model")
+    adapter = None if lora is None else attach(model, lora)
     precision = wanted.fsdp_config.mixed_precision.param_dtype
     micro = micro_batching(
         data.micro_batch_size_per_gpu,
@@ -63,6 +66,7 @@ def sft_engine(config: SFTConfig, run: RunSettings) -> TorchEngine:
     )
     return TorchEngine(
         model,
+        adapter=adapter,
         options=ForwardOptions(
             packed=wanted.use_remove_padding,
             memory=LogitMemory(fused_chunk(model) if wanted.use_fused_kernels else None),

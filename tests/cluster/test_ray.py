@@ -20,6 +20,7 @@ ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 PACKED = [f"{MODEL}.use_remove_padding=True", "critic.model.use_remove_padding=True"]
 SHARING = "ulysses_sequence_parallel_size"
+LORA = [f"{MODEL}.lora_rank=4", "critic.model.lora_rank=4"]
 SGD = [f"{ACTOR}.optim.optimizer=SGD", f"{ACTOR}.optim.lr=0.1", "critic.optim.optimizer=SGD", "critic.optim.lr=0.1"]
 
 
@@ -62,6 +63,8 @@ def on_ranks(stage: Stage, name: str, argv: list[str], options: ClusterOptions, 
             [f"{MODEL}.use_remove_padding=True", f"{ACTOR}.use_prefix_grouper=True", f"{ROLLOUT}.n=4"],
         ),
         (2, "fsdp2", "grpo", [f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_type=full"]),
+        (2, "fsdp2", "gae", [*LORA, f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_type=full"]),
+        (4, "fsdp", "gae", [*LORA, "algorithm.use_kl_in_reward=True"]),
     ],
 )
 def test_ranks_train_and_measure_what_one_process_does(

@@ -21,9 +21,12 @@ def test_seconds_of_a_name_add_up_also_when_the_block_fails() -> None:
     assert 0.02 <= timer.metrics()["timing_s/a"] < 1.0
 
 
-def test_utilisation_counts_six_operations_per_weight_and_token_and_half_of_the_token_pairs() -> None:
-    cost = TrainingCost(parameters=1000, attention_width=8, peak=1e6)
-    operations = 6 * 1000 * 5 + 12 * 8 * (3 * 3 + 2 * 2) / 2
+@pytest.mark.parametrize(("trained", "weights"), [(1000, 6 * 1000), (10, 4 * 1000 + 2 * 10)])
+def test_utilisation_counts_six_operations_per_trained_weight_and_token_and_half_of_the_token_pairs(
+    trained: int, weights: int
+) -> None:
+    cost = TrainingCost(parameters=1000, trained=trained, attention_width=8, peak=1e6)
+    operations = weights * 5 + 12 * 8 * (3 * 3 + 2 * 2) / 2
     assert cost.utilisation(torch.tensor([3, 2]), passes=2, seconds=0.5) == pytest.approx(2 * operations / 0.5e6)
 
 

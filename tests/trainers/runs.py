@@ -131,7 +131,10 @@ class Run:
         return [json.loads(text) for text in (self.directory / path).read_text().splitlines()]
 
     def weights(self, step: int = 2, role: str = "actor") -> dict[str, torch.Tensor]:
-        return load_file(self.directory / f"global_step_{step}" / role / "model.safetensors")
+        """What was trained: an adapter's weights where there is one."""
+        folder = self.directory / f"global_step_{step}" / role
+        adapter = folder / "lora_adapter" / "adapter_model.safetensors"
+        return load_file(adapter if adapter.exists() else folder / "model.safetensors")
 
     def results(self) -> list[dict[str, float]]:
         """The metrics without what a clock says."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -57,12 +59,17 @@ def gradient_of(engine: TorchEngine, batch: Batch, objective) -> tuple[torch.Ten
 
 
 def brute_force_gradient(batch: Batch) -> torch.Tensor:
-    """PPO's clipped loss - 0.01 entropy + 0.1 k3, written out, one sequence at a time through the model's logits."""
     model = tiny("qwen3")
+    brute_force_loss(batch, lambda ids: model(ids, use_cache=False).logits).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def brute_force_loss(batch: Batch, logits: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """PPO's clipped loss - 0.01 entropy + 0.1 k3, written out, one sequence at a time through a model's logits."""
     total = torch.zeros(())
     for a, b in zip(batch.offsets[:-1].tolist(), batch.offsets[1:].tolist(), strict=True):
         ids = batch["input_ids"][a:b]
-        all_logprobs = model(ids[None], use_cache=False).logits[0].log_softmax(-1)
+        all_logprobs = logits(ids[None])[0].log_softmax(-1)
         for t in range(1, b - a):
             if not batch["loss_mask"][a + t]:
                 continue
@@ -77,8 +84,7 @@ def brute_force_gradient(batch: Batch) -> torch.Tensor:
             total = total + batch["loss_weight"][a + t] * (
                 loss - 0.01 * entropy + 0.1 * (y.exp() - y - 1).clamp(-10, 10)
             )
-    total.backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
+    return total
 
 
 @pytest.mark.parametrize("mode", LOSS_AGG_MODES)

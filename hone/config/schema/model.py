@@ -35,11 +35,20 @@ class FusedKernelOptions(Node):
 
 
 class LoraKeys(Node):
-    """Low-rank adapters, and whether the files of the model go through shared memory."""
+    """Low-rank adapters: the model's own weights stay as they are, and B A x * lora_alpha / lora_rank is added."""
 
     lora_rank: int = key(0, "Rank of the LoRA adapters; 0 trains all weights.", ge=0)
-    lora_alpha: float = key(16, "Scale of the LoRA adapters.", gt=0)
-    target_modules: str | list[str] = key("all-linear", "Layers that get an adapter: all-linear, or a list of names.")
+    lora_alpha: float = key(16, "Scale of the LoRA adapters: their output counts lora_alpha / lora_rank times.", gt=0)
+    target_modules: str | list[str] = key(
+        "all-linear",
+        "Layers that get an adapter: all-linear (all but the output head), names (a list, or text with commas between "
+        "them), or a regular expression for the whole name of a layer.",
+    )
+
+    @property
+    def trains_adapter(self) -> bool:
+        """Whether an adapter is trained in place of the model's weights."""
+        return self.lora_rank > 0
 
 
 class TrainedModelKeys(LoraKeys):
@@ -52,8 +61,16 @@ class TrainedModelKeys(LoraKeys):
     trust_remote_code: bool = key(False, "Let the model run Python code that comes with it.")
     use_remove_padding: bool = key(False, "Pack sequences end to end instead of padding them to one length.")
     use_shm: bool = key(False, "Copy the model's files into shared memory before loading them.")
-    exclude_modules: str | list[str] | None = key(None, "Layers that get no adapter.")
-    lora_adapter_path: str | None = key(None, "Folder of a trained adapter to start from.")
+    exclude_modules: str | list[str] | None = key(
+        None, "Of the layers of target_modules those that get no adapter, named in the same ways."
+    )
+    lora_adapter_path: str | None = key(
+        None, "Folder of a trained adapter to go on from; it brings its own rank, scale and layers."
+    )
+
+    @property
+    def trains_adapter(self) -> bool:
+        return self.lora_rank > 0 or self.lora_adapter_path is not None
 
 
 class ActorModelConfig(TrainedModelKeys):
