@@ -30,9 +30,9 @@ def save_engine(
     it; the first one writes, and the random states of all are kept."""
     whole = {"hf_model"} if engine.adapter else {"model", "hf_model"}
     weights = engine.weights() if whole & set(contents) else {}
-    trained = whole_weights(engine.module, trained=True) if engine.adapter and "model" in contents else {}
     optimizer = engine.optimizer if "optimizer" in contents else None
     with engine.offload.weights(), engine.offload.optimizer_state():
+        trained = whole_weights(engine.module, trained=True) if engine.adapter and "model" in contents else {}
         state = None if optimizer is None else whole_optimizer(engine.module, optimizer)
     random = engine.ranks.gather(_random_state(engine.device))
     if engine.ranks.rank == 0:
@@ -83,7 +83,8 @@ def _load_model(engine: TorchEngine, folder: Path) -> None:
     if (folder / MODEL).exists() and not (folder / ADAPTER).exists():
         raise UserError(f"{folder} holds all weights and this run trains a LoRA adapter; set model.lora_rank=0")
     adapter = engine.adapter.load(_present(folder / ADAPTER, "model"))
-    load_weights(engine.module, whole_weights(engine.module) | adapter)  # FSDP1 loads all of a layer or nothing
+    with engine.offload.weights():
+        load_weights(engine.module, whole_weights(engine.module) | adapter)  # FSDP1 loads all of a layer or nothing
 
 
 def _load_weights(engine: TorchEngine, saved: dict[str, Tensor], file: Path) -> None:
