@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .problems import Problem
-from .schema import PPOConfig
-from .schema.fsdp import ForwardFsdpConfig
+from .schema import PPOConfig, SFTConfig
+from .schema.fsdp import ShardingKeys
 
 
-def rank_problems(config: PPOConfig) -> Iterator[Problem]:
+def rank_problems(config: PPOConfig | SFTConfig) -> Iterator[Problem]:
     """Shard groups that do not fit the number of ranks, and those that torch's older FSDP gets wrong."""
-    role = config.actor_rollout_ref
-    sections: list[tuple[str, str, ForwardFsdpConfig]] = [
-        ("actor_rollout_ref.actor.fsdp_config", role.actor.strategy, role.actor.fsdp_config)
-    ]
-    if config.needs_reference:
-        sections.append(("actor_rollout_ref.ref.fsdp_config", role.ref.strategy, role.ref.fsdp_config))
-    if config.trains_critic:
-        sections.append(("critic.model.fsdp_config", config.critic.strategy, config.critic.model.fsdp_config))
-    for section, strategy, fsdp in sections:
+    for section, strategy, fsdp in _sharded(config):
         yield from _shard_group(f"{section}.fsdp_size", strategy, fsdp.fsdp_size, config.ranks)
+
+
+def _sharded(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, str, ShardingKeys]]:
+    """The models of a run that are sharded: section, strategy and keys."""
+    if isinstance(config, SFTConfig):
+        yield "model.fsdp_config", config.model.strategy, config.model.fsdp_config
+        return
+    role = config.actor_rollout_ref
+    yield "actor_rollout_ref.actor.fsdp_config", role.actor.strategy, role.actor.fsdp_config
+    if config.needs_reference:
+        yield "actor_rollout_ref.ref.fsdp_config", role.ref.strategy, role.ref.fsdp_config
+    if config.trains_critic:
+        yield "critic.model.fsdp_config", config.critic.strategy, config.critic.model.fsdp_config
 
 
 def _shard_group(key: str, strategy: str, size: int, ranks: int) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from hone.config.schema.fsdp import ForwardFsdpConfig
+from hone.config.schema.fsdp import ShardingKeys
 from hone.config.schema.optim import OptimizerKeys
 from hone.config.schema.ppo import PPOConfig
 from hone.models.load import ModelSource, load_causal_lm, load_value_model
@@ -98,7 +98,7 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
     options = ForwardOptions(
         packed=critic.model.use_remove_padding,
         shared_prompts=critic.model.use_remove_padding and config.actor_rollout_ref.actor.use_prefix_grouper,
-        compute_dtype=_compute_dtype(run, fsdp, "critic.model.fsdp_config"),
+        compute_dtype=compute_dtype_of(run, fsdp, "critic.model.fsdp_config"),
     )
     module, sharding = sharded(model, options, critic.strategy, fsdp, "critic.model.fsdp_config")
     return TorchEngine(
@@ -146,7 +146,7 @@ def frozen_source(config: PPOConfig, run: RunSettings) -> ModelSource:
 
 
 def sharded(
-    model: PreTrainedModel, options: ForwardOptions, strategy: str, fsdp: ForwardFsdpConfig, section: str
+    model: PreTrainedModel, options: ForwardOptions, strategy: str, fsdp: ShardingKeys, section: str
 ) -> tuple[nn.Module, Sharding]:
     """The model's outputs as a module over all ranks, by the keys of an fsdp_config; whole where there is one rank."""
     wrap = fsdp.wrap_policy
@@ -164,7 +164,7 @@ def sharded(
     return shard(OutputModule(model, options), model, how, next(model.parameters()).device)
 
 
-def _compute_dtype(run: RunSettings, fsdp: ForwardFsdpConfig, section: str) -> torch.dtype:
+def compute_dtype_of(run: RunSettings, fsdp: ShardingKeys, section: str) -> torch.dtype:
     return run.compute_dtype(
         fsdp.mixed_precision.param_dtype,
         f"{section}.mixed_precision.param_dtype",
@@ -173,7 +173,7 @@ def _compute_dtype(run: RunSettings, fsdp: ForwardFsdpConfig, section: str) -> t
     )
 
 
-def _policy_options(config: PPOConfig, run: RunSettings, fsdp: ForwardFsdpConfig, section: str) -> ForwardOptions:
+def _policy_options(config: PPOConfig, run: RunSettings, fsdp: ShardingKeys, section: str) -> ForwardOptions:
     policy = config.actor_rollout_ref.model
     return ForwardOptions(
         packed=policy.use_remove_padding,
@@ -181,7 +181,7 @@ def _policy_options(config: PPOConfig, run: RunSettings, fsdp: ForwardFsdpConfig
         temperature=config.actor_rollout_ref.rollout.temperature,
         chunk=LOGIT_CHUNK if policy.use_fused_kernels else None,
         compiled=config.actor_rollout_ref.actor.use_torch_compile and run.device.type == "cuda",
-        compute_dtype=_compute_dtype(run, fsdp, section),
+        compute_dtype=compute_dtype_of(run, fsdp, section),
     )
 
 

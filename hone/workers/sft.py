@@ -1,4 +1,4 @@
-"""Supervised fine-tuning in one process: likelihood of demonstrations, and its gradient."""
+"""Supervised fine-tuning in one rank: likelihood of demonstrations, and its gradient."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 
 from hone.batch import Batch
 from hone.config.schema.sft import SFTConfig
-from hone.models.load import load_causal_lm, load_tokenizer
+from hone.models.load import ModelSource, load_causal_lm, load_tokenizer
 from hone.training.checkpoint import load_engine, save_engine
 from hone.training.engine import TorchEngine
 from hone.training.outputs import ForwardOptions
-from hone.workers.build import LOGIT_CHUNK, micro_batching, optimizer_of, schedule_of
+from hone.workers.build import LOGIT_CHUNK, compute_dtype_of, micro_batching, optimizer_of, schedule_of, sharded
 from hone.workers.objectives import LikelihoodObjective
 from hone.workers.settings import RunSettings
+
+SECTION = "model.fsdp_config"
 
 
 class SFTWorker:
@@ -39,19 +41,15 @@ class SFTWorker:
 
 
 def sft_engine(config: SFTConfig, run: RunSettings) -> TorchEngine:
+    """The model with its optimiser, sharded over all ranks."""
     data, wanted, optim = config.data, config.model, config.optim
-    model = load_causal_lm(
-        run.source(
-            wanted.partial_pretrain,
-            wanted.override_config,
-            model_dtype=wanted.fsdp_config.model_dtype,
-            trust_remote_code=wanted.trust_remote_code,
-            external_lib=wanted.external_lib,
-            gradient_checkpointing=wanted.enable_gradient_checkpointing,
-            packed=wanted.use_remove_padding,
-        )
+    model = load_causal_lm(_source(config, run))
+    options = ForwardOptions(
+        packed=wanted.use_remove_padding,
+        chunk=LOGIT_CHUNK if wanted.use_fused_kernels else None,
+        compute_dtype=compute_dtype_of(run, wanted.fsdp_config, SECTION),
     )
-    precision = wanted.fsdp_config.mixed_precision.param_dtype
+    module, sharding = sharded(model, options, wanted.strategy, wanted.fsdp_config, SECTION)
     micro = micro_batching(
         data.micro_batch_size_per_gpu,
         data.use_dynamic_bsz,
@@ -61,14 +59,25 @@ def sft_engine(config: SFTConfig, run: RunSettings) -> TorchEngine:
     )
     return TorchEngine(
         model,
-        options=ForwardOptions(
-            packed=wanted.use_remove_padding,
-            chunk=LOGIT_CHUNK if wanted.use_fused_kernels else None,
-            compute_dtype=run.compute_dtype(precision, "model.fsdp_config.mixed_precision.param_dtype"),
-        ),
+        module=module,
+        sharding=sharding,
+        options=options,
         scoring=micro,
         train=micro,
-        optimizer=optimizer_of(model, optim),
+        optimizer=optimizer_of(module, optim),
         schedule=schedule_of(optim, optim.lr_scheduler, run.total_steps),
         grad_clip=optim.clip_grad,
+    )
+
+
+def _source(config: SFTConfig, run: RunSettings) -> ModelSource:
+    wanted = config.model
+    return run.source(
+        wanted.partial_pretrain,
+        wanted.override_config,
+        model_dtype=wanted.fsdp_config.model_dtype,
+        trust_remote_code=wanted.trust_remote_code,
+        external_lib=wanted.external_lib,
+        gradient_checkpointing=wanted.enable_gradient_checkpointing,
+        packed=wanted.use_remove_padding,
     )
