@@ -7,7 +7,8 @@ from hone.cli.begin import begin
 
 def run(argv: list[str]) -> None:
     loaded = begin("generate", argv)
-    from hone.cluster import LocalExecutor
+    from hone.cli.processes import processes
     from hone.trainers.generate import generate
 
-    generate(loaded, LocalExecutor())
+    with processes(loaded.config) as executor:
+        generate(loaded, executor)

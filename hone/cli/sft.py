@@ -7,7 +7,8 @@ from hone.cli.begin import begin
 
 def run(argv: list[str]) -> None:
     loaded = begin("sft", argv)
-    from hone.cluster import LocalExecutor
+    from hone.cli.processes import processes
     from hone.trainers.sft import SFTTrainer
 
-    SFTTrainer(loaded, LocalExecutor()).fit()
+    with processes(loaded.config) as executor:
+        SFTTrainer(loaded, executor).fit()

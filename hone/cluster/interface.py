@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
+
 from hone.batch import Batch
 
 
@@ -48,6 +50,11 @@ class WorkerGroup(Protocol):
 
 class Executor(Protocol):
     """Starts the processes of a run and holds its groups."""
+
+    def device(self, wanted: str) -> torch.device:
+        """Where the models of the run will be, of trainer.device's auto, cpu or cuda. Asked before `start`, which
+        places the ranks accordingly."""
+        ...
 
     def start(self, roles: Mapping[str, Role]) -> Mapping[str, WorkerGroup]: ...
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from hone.batch import Batch
 from hone.cluster.interface import Role, WorkerGroup
+from hone.models.precision import pick_device
 
 
 class LocalGroup:
@@ -26,6 +29,9 @@ class LocalGroup:
 
 
 class LocalExecutor:
+    def device(self, wanted: str) -> torch.device:
+        return pick_device(wanted)
+
     def start(self, roles: Mapping[str, Role]) -> Mapping[str, WorkerGroup]:
         workers: dict[str, Any] = {}
         for name, role in roles.items():

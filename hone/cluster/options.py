@@ -12,7 +12,7 @@ from hone.errors import UserError
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """nodes x ranks_per_node processes; device: cpu or cuda, one GPU a rank.
+    """nodes x ranks_per_node processes, each with a CPU and, where they run on GPUs, a GPU of its own.
 
     address:  of a running Ray cluster ("auto" finds the local one); None starts one here with `num_cpus`
     deadline: seconds for all ranks to be up
@@ -21,7 +21,6 @@ class ClusterOptions:
 
     nodes: int = 1
     ranks_per_node: int = 1
-    device: str = "cpu"
     address: str | None = None
     num_cpus: int | None = None
     deadline: float = 300

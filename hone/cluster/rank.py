@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 
 from hone.cluster.interface import Role
+from hone.errors import UserError
+from hone.models.precision import has_gpu
 
 # Columns that come from shared memory are read-only, and nobody writes to a batch's columns.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -25,10 +27,13 @@ COLLECTIVE_HOURS = 2
 class RankProcess:
     """Built in a process of its own, whatever started it."""
 
-    def __init__(self, rank: int, seed: int) -> None:
+    def __init__(self, rank: int, seed: int, directory: str) -> None:
+        """`directory` is the driver's working directory, from which the relative paths of a configuration go out."""
         self.rank = rank
         self.seed = seed
         self.roles: dict[str, Any] = {}
+        if os.path.isdir(directory):
+            os.chdir(directory)
         if rank:
             logging.disable(logging.WARNING)  # one rank says what all would say
 
@@ -45,6 +50,11 @@ class RankProcess:
 
     def meet(self, size: int, host: str, port: int, device: str, threads: int) -> None:
         """Joins the other ranks. Everybody must call it."""
+        if device == "cuda" and not has_gpu():
+            raise UserError(
+                f"rank {self.rank} on {socket.gethostname()} was given a GPU by Ray, but torch sees none there: "
+                "install a build of torch for that GPU, or set trainer.device=cpu"
+            )
         torch.set_num_threads(threads)
         # gloo beside nccl: weights that are kept in CPU memory are gathered there.
         backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"

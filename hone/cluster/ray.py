@@ -9,11 +9,15 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from hone.batch import Batch
 from hone.cluster.dealing import join, shares
 from hone.cluster.interface import Role, WorkerGroup
+from hone.cluster.nodes import Node, choose_device, require_room
 from hone.cluster.options import ClusterOptions
 from hone.cluster.rank import RankProcess
 from hone.errors import UserError
@@ -27,6 +31,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # n
 
 logger = logging.getLogger(__name__)
 LOG_LINES = 20
+REPORT_SECONDS = 2  # processes report what they ran every second
 
 
 class RayExecutor:
@@ -34,12 +39,20 @@ class RayExecutor:
         self.options = options
         self.actors: list[Any] = []
         self.group: Any = None
+        self.kind = "cpu"
         self.started_ray = False
+
+    def device(self, wanted: str) -> torch.device:
+        """Raises UserError when the cluster cannot be reached or has no room for the ranks."""
+        self._connect()
+        self.kind = choose_device(wanted, _nodes(), self.options)
+        require_room(_nodes(), self.options, self.kind)
+        return torch.device(self.kind)
 
     def start(self, roles: Mapping[str, Role]) -> Mapping[str, WorkerGroup]:
         """Raises UserError when the cluster lacks the resources, a rank does not come up in time, or one fails."""
         self._connect()
-        self._check_resources()
+        require_room(_nodes(), self.options, self.kind)
         self._place()
         options = self.options
         self._wait([actor.place.remote() for actor in self.actors], "start", options.deadline)
@@ -47,7 +60,7 @@ class RayExecutor:
         if options.nodes == 1:
             host = "127.0.0.1"
         threads = max(int(ray.cluster_resources().get("CPU", 1)) // options.ranks, 1)
-        meet = [actor.meet.remote(options.ranks, host, port, options.device, threads) for actor in self.actors]
+        meet = [actor.meet.remote(options.ranks, host, port, self.kind, threads) for actor in self.actors]
         self._wait(meet, "meet the others", options.deadline)
         self._wait([actor.build.remote(dict(roles)) for actor in self.actors], "build its models")
         return {name: RayGroup(self, name, role.ranks_per_share) for name, role in roles.items()}
@@ -60,27 +73,18 @@ class RayExecutor:
             if options.address:
                 ray.init(address=options.address, log_to_driver=True, logging_level=logging.ERROR)
             else:
-                ray.init(num_cpus=options.num_cpus, include_dashboard=False, logging_level=logging.ERROR)
+                # Without the address, Ray would join whatever cluster runs on this machine.
+                ray.init(
+                    address="local", num_cpus=options.num_cpus, include_dashboard=False, logging_level=logging.ERROR
+                )
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UserError(f"Ray could not be reached (ray_init.address={options.address}): {error}") from error
         self.started_ray = True
 
-    def _check_resources(self) -> None:
-        options, kind = self.options, "GPU" if self.options.device == "cuda" else "CPU"
-        nodes = [node["Resources"].get(kind, 0) for node in ray.nodes() if node["Alive"]]
-        fit = sum(amount >= options.ranks_per_node for amount in nodes)
-        if fit < options.nodes:
-            has = ", ".join(f"{amount:g}" for amount in nodes)
-            raise UserError(
-                f"trainer.nnodes={options.nodes} x trainer.n_gpus_per_node={options.ranks_per_node} ranks need "
-                f"{options.nodes} node(s) with {options.ranks_per_node} {kind}s each; Ray's {len(nodes)} node(s) have "
-                f"{has}. Set fewer ranks" + (", or ray_init.num_cpus" if kind == "CPU" and not options.address else "")
-            )
-
     def _place(self) -> None:
         """One bundle a node, so that a node's ranks are neighbours."""
-        options, kind = self.options, "GPU" if self.options.device == "cuda" else "CPU"
-        bundle = {"CPU": options.ranks_per_node} | ({kind: options.ranks_per_node} if kind == "GPU" else {})
+        options, gpus = self.options, int(self.kind == "cuda")
+        bundle = {"CPU": options.ranks_per_node} | ({"GPU": options.ranks_per_node} if gpus else {})
         strategy = "STRICT_SPREAD" if options.nodes > 1 else "PACK"
         self.group = placement_group([bundle] * options.nodes, strategy=strategy)
         if not self.group.wait(options.deadline):
@@ -93,8 +97,8 @@ class RayExecutor:
             where = PlacementGroupSchedulingStrategy(
                 self.group, placement_group_bundle_index=rank // options.ranks_per_node
             )
-            placed = actor.options(num_cpus=1, num_gpus=int(kind == "GPU"), scheduling_strategy=where)
-            self.actors.append(placed.remote(rank, options.seed))
+            placed = actor.options(num_cpus=1, num_gpus=gpus, scheduling_strategy=where)
+            self.actors.append(placed.remote(rank, options.seed, os.getcwd()))
 
     def _wait(self, references: Sequence[Any], doing: str, deadline: float | None = None) -> list[Any]:
         """One result per rank. The first rank that fails ends the wait for all."""
@@ -124,8 +128,13 @@ class RayExecutor:
         """Ends every process of the run; called again, it does nothing."""
         if not ray.is_initialized():
             return
-        if self.options.timeline:
-            ray.timeline(self.options.timeline)
+        try:
+            if self.options.timeline:
+                _write_timeline(Path(self.options.timeline).expanduser())
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         for actor in self.actors:
             with contextlib.suppress(Exception):
                 ray.kill(actor)
@@ -175,6 +184,17 @@ class RayGroup:
                 del streams[ready]
                 continue
             yield from self.executor.result(reference, streams[ready])
+
+
+def _nodes() -> list[Node]:
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [Node(resources.get("CPU", 0), resources.get("GPU", 0)) for resources in alive]
+
+
+def _write_timeline(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    time.sleep(REPORT_SECONDS)
+    ray.timeline(str(file))
 
 
 def _first_line(error: Exception) -> str:

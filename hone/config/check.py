@@ -32,7 +32,9 @@ def cross_field_problems(config: Node) -> Iterator[Problem]:
         yield from _corrections(config)
         yield from _validation(config)
     if isinstance(config, SFTConfig):
-        yield from _sft_rows(config)
+        yield from _sft_token_cap(config)
+        yield from _sft_offload(config)
+        yield from rank_problems(config)
     if isinstance(config, (PPOConfig, SFTConfig)):
         yield from _resume(config)
         yield from checkpoint_problems(config)
@@ -234,13 +236,16 @@ def _validation(config: PPOConfig) -> Iterator[Problem]:
         yield Problem("trainer.val_only", wrong, "validation files", "set data.val_files", ("data.val_files",))
 
 
-def _sft_rows(config: SFTConfig) -> Iterator[Problem]:
-    data = config.data
-    if data.train_batch_size < config.ranks:
-        wrong = f"{data.train_batch_size} rows for {config.ranks} ranks"
-        yield Problem(BATCH, wrong, "one row or more for each rank", f"set {BATCH}={config.ranks} or more")
-    if data.use_dynamic_bsz and data.max_token_len_per_gpu < data.max_length:
-        yield _small_cap("data.max_token_len_per_gpu", data.max_token_len_per_gpu, data.max_length, "data.max_length")
+def _sft_token_cap(config: SFTConfig) -> Iterator[Problem]:
+    data, shared_by, key = config.data, config.ulysses_sequence_parallel_size, "data.max_token_len_per_gpu"
+    if data.use_dynamic_bsz and data.max_token_len_per_gpu * shared_by < data.max_length:
+        yield _small_cap(key, data.max_token_len_per_gpu, data.max_length, "data.max_length", shared_by)
+
+
+def _sft_offload(config: SFTConfig) -> Iterator[Problem]:
+    key, other = "model.fsdp_config.offload_params", "model.fsdp_config.cpu_offload"
+    if config.model.fsdp_config.offload_params and not config.model.fsdp_config.cpu_offload:
+        yield Problem(key, f"is true, but {other} is false", "both, or neither", f"set {other}=True", (other,))
 
 
 def _resume(config: PPOConfig | SFTConfig) -> Iterator[Problem]:

@@ -5,27 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .problems import Problem
-from .schema import PPOConfig
-from .schema.fsdp import ForwardFsdpConfig, FsdpConfig
+from .schema import PPOConfig, SFTConfig
+from .schema.fsdp import FsdpConfig, ShardingKeys
 
 RANKS = ("trainer.n_gpus_per_node", "trainer.nnodes")
-POLICY_PACKING, CRITIC_PACKING = "actor_rollout_ref.model.use_remove_padding", "critic.model.use_remove_padding"
+SEQUENCE_RANKS = "ulysses_sequence_parallel_size"
 
 
-def rank_problems(config: PPOConfig) -> Iterator[Problem]:
+def rank_problems(config: PPOConfig | SFTConfig) -> Iterator[Problem]:
     """What does not fit the number of ranks, or cannot be shared by them."""
     yield from _shard_groups(config)
+    for section, size, packing, packed in _sharing_sequences(config):
+        yield from sequence_problems(f"{section}{SEQUENCE_RANKS}", size, config.ranks, packing, packed=packed)
+    if isinstance(config, PPOConfig):
+        yield from _reference_sequences(config)
+
+
+def _sharing_sequences(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, int, str, bool]]:
+    """The models of a run: section, ranks that share its sequences, and the key that packs them with its value."""
+    if isinstance(config, SFTConfig):
+        yield "", config.ulysses_sequence_parallel_size, "model.use_remove_padding", config.model.use_remove_padding
+        return
     role, critic = config.actor_rollout_ref, config.critic
-    shared = {"actor_rollout_ref.actor": (role.actor.ulysses_sequence_parallel_size, POLICY_PACKING)}
+    policy = "actor_rollout_ref.model.use_remove_padding", role.model.use_remove_padding
+    yield "actor_rollout_ref.actor.", role.actor.ulysses_sequence_parallel_size, *policy
     if config.needs_reference:
-        shared["actor_rollout_ref.ref"] = (role.ref.ulysses_sequence_parallel_size, POLICY_PACKING)
+        yield "actor_rollout_ref.ref.", role.ref.ulysses_sequence_parallel_size, *policy
     if config.trains_critic:
-        shared["critic"] = (critic.ulysses_sequence_parallel_size, CRITIC_PACKING)
-    packed = {POLICY_PACKING: role.model.use_remove_padding, CRITIC_PACKING: critic.model.use_remove_padding}
-    for section, (size, packing) in shared.items():
-        key = f"{section}.ulysses_sequence_parallel_size"
-        yield from sequence_problems(key, size, config.ranks, packing, packed=packed[packing])
-    yield from _reference_sequences(config)
+        packing = "critic.model.use_remove_padding", critic.model.use_remove_padding
+        yield "critic.", critic.ulysses_sequence_parallel_size, *packing
 
 
 def sequence_problems(key: str, size: int, ranks: int, packing: str, *, packed: bool) -> Iterator[Problem]:
@@ -59,20 +67,25 @@ def _reference_sequences(config: PPOConfig) -> Iterator[Problem]:
     yield Problem(key, wrong, "the actor's size", f"remove {key}", involves)
 
 
-def _shard_groups(config: PPOConfig) -> Iterator[Problem]:
+def _shard_groups(config: PPOConfig | SFTConfig) -> Iterator[Problem]:
     """Shard groups that do not fit the number of ranks, and those that torch's older FSDP gets wrong."""
-    role = config.actor_rollout_ref
-    sections: list[tuple[str, str, ForwardFsdpConfig]] = [
-        ("actor_rollout_ref.actor.fsdp_config", role.actor.strategy, role.actor.fsdp_config)
-    ]
-    if config.needs_reference:
-        sections.append(("actor_rollout_ref.ref.fsdp_config", role.ref.strategy, role.ref.fsdp_config))
-    if config.trains_critic:
-        sections.append(("critic.model.fsdp_config", config.critic.strategy, config.critic.model.fsdp_config))
-    for section, strategy, fsdp in sections:
+    for section, strategy, fsdp in _sharded(config):
         yield from _shard_group(f"{section}.fsdp_size", strategy, fsdp.fsdp_size, config.ranks)
         if strategy == "fsdp" and isinstance(fsdp, FsdpConfig) and fsdp.offload_policy:
             yield _policy_without_fsdp2(section)
+
+
+def _sharded(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, str, ShardingKeys]]:
+    """The models of a run that are sharded: section, strategy and keys."""
+    if isinstance(config, SFTConfig):
+        yield "model.fsdp_config", config.model.strategy, config.model.fsdp_config
+        return
+    role = config.actor_rollout_ref
+    yield "actor_rollout_ref.actor.fsdp_config", role.actor.strategy, role.actor.fsdp_config
+    if config.needs_reference:
+        yield "actor_rollout_ref.ref.fsdp_config", role.ref.strategy, role.ref.fsdp_config
+    if config.trains_critic:
+        yield "critic.model.fsdp_config", config.critic.strategy, config.critic.model.fsdp_config
 
 
 def _shard_group(key: str, strategy: str, size: int, ranks: int) -> Iterator[Problem]:

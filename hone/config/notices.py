@@ -45,12 +45,13 @@ def notices(config: Node, user_keys: Collection[str]) -> Iterator[str]:
         yield from _idle_keys(config, user_keys)
         yield from _compile(config, user_keys)
     if isinstance(config, (PPOConfig, SFTConfig)):
-        yield from _sharding(config, user_keys)
         yield from checkpoint_notices(config)
         yield from lora_notices(config, user_keys)
     if isinstance(config, EvaluationConfig) and "data.prompt_key" in user_keys:
         yield "data.prompt_key is not read here: responses are scored without their prompts"
     if isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
+        yield from _sharding(config, user_keys)
+        yield from _idle_ranks(config)
         yield from _attention(config, user_keys)
 
 
@@ -108,7 +109,7 @@ def _idle_keys(config: PPOConfig, user_keys: Collection[str]) -> Iterator[str]:
         yield f"{ROLLOUT}.dtype={rollout.dtype} rests: the hf engine computes with the policy's weights, in {precision}"
 
 
-def _sharding(config: PPOConfig | SFTConfig, user_keys: Collection[str]) -> Iterator[str]:
+def _sharding(config: PPOConfig | SFTConfig | GenerationConfig, user_keys: Collection[str]) -> Iterator[str]:
     sharding = sorted(key for key in user_keys if _rests_in_one_process(key))
     prefetching = sorted(key for key in user_keys if key.endswith("fsdp_config.forward_prefetch"))
     if config.ranks > 1 and prefetching:
@@ -119,12 +120,24 @@ def _sharding(config: PPOConfig | SFTConfig, user_keys: Collection[str]) -> Iter
 
 def _rests_in_one_process(key: str) -> bool:
     of_ray = key.startswith("ray_init.") or key == "trainer.ray_wait_register_center_timeout"
-    return of_ray or key == "trainer.balance_batch" or ("fsdp_config." in key and key.rsplit(".", 1)[-1] in SHARDING)
+    how = key == "model.strategy" or ("fsdp_config." in key and key.rsplit(".", 1)[-1] in SHARDING)
+    return of_ray or how or key == "trainer.balance_batch"
+
+
+def _idle_ranks(config: PPOConfig | SFTConfig | GenerationConfig) -> Iterator[str]:
+    """PPO has a rule of its own, since its ranks also sample."""
+    idle = f"leaves some of the {config.ranks} ranks without work"
+    if isinstance(config, SFTConfig) and config.data.train_batch_size < config.ranks:
+        yield f"data.train_batch_size={config.data.train_batch_size} {idle}"
+    if isinstance(config, GenerationConfig) and config.data.batch_size is not None:
+        together = config.data.batch_size * config.data.n_samples
+        if together < config.ranks:
+            yield f"data.batch_size * data.n_samples={together} {idle}"
 
 
 def _compile(config: PPOConfig, user_keys: Collection[str]) -> Iterator[str]:
     key = f"{ACTOR}.use_torch_compile"
-    if key in user_keys and config.actor_rollout_ref.actor.use_torch_compile and not _has_gpu(config.trainer.device):
+    if key in user_keys and config.actor_rollout_ref.actor.use_torch_compile and not _may_have_gpu(config):
         yield f"{key}=True acts on a GPU only: on a CPU, compiling costs minutes"
 
 
@@ -133,10 +146,11 @@ def _attention(config: PPOConfig | SFTConfig | GenerationConfig, user_keys: Coll
     wanted = model.override_config.attn_implementation
     if not any(key.endswith("attn_implementation") for key in user_keys):
         return
-    if wanted == "flash_attention_2" and (find_spec("flash_attn") is None or not _has_gpu(config.trainer.device)):
+    if wanted == "flash_attention_2" and (find_spec("flash_attn") is None or not _may_have_gpu(config)):
         yield "flash_attention_2 is not available here; torch's exact attention is used, with the same result"
 
 
-def _has_gpu(device: str) -> bool:
-    """Looked up without torch, whose import takes seconds."""
-    return device == "cuda" or (device == "auto" and Path("/dev/nvidia0").exists())
+def _may_have_gpu(config: PPOConfig | SFTConfig | GenerationConfig) -> bool:
+    """Looked up without torch, whose import takes seconds. What a cluster has is not known here."""
+    device, elsewhere = config.trainer.device, config.ranks > 1 and config.ray_init.address is not None
+    return device == "cuda" or (device == "auto" and (elsewhere or Path("/dev/nvidia0").exists()))

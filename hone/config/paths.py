@@ -96,9 +96,14 @@ def _output_folders(config: Node) -> dict[str, str | None]:
 
 
 def _output_files(config: Node) -> dict[str, str | None]:
+    files: dict[str, str | None] = {}
+    if isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
+        files["ray_init.timeline_json_file"] = config.ray_init.timeline_json_file
     if isinstance(config, GenerationConfig):
-        return {"data.output_path": config.data.output_path}
-    return {"output_path": config.output_path} if isinstance(config, EvaluationConfig) else {}
+        files["data.output_path"] = config.data.output_path
+    if isinstance(config, EvaluationConfig):
+        files["output_path"] = config.output_path
+    return files
 
 
 def _package(key: str, name: str | None) -> Iterator[Problem]:

@@ -64,7 +64,7 @@ def _except(choices: Any, *missing: str) -> tuple[str, ...]:
     return tuple(choice for choice in get_args(choices) if choice not in missing)
 
 
-ENGINES, ONE_PROCESS = "only hone's own engine is built", "runs use one process"
+ENGINES, ONE_PROCESS = "only hone's own engine is built", "a rank computes whole sequences"
 FLOATS = _except(Dtype, "fp16", "float16")
 FP16 = "half precision needs loss scaling"
 
@@ -103,13 +103,6 @@ def _profiler(prefix: str) -> tuple[NotBuilt, ...]:
 
 def _trained_model(prefix: str) -> tuple[NotBuilt, ...]:
     return (NotBuilt(f"{prefix}.use_shm", (False,), "files are read where they are"),)
-
-
-def _processes() -> tuple[NotBuilt, ...]:
-    return (
-        NotBuilt("trainer.nnodes", (1,), ONE_PROCESS),
-        NotBuilt("trainer.n_gpus_per_node", (1,), ONE_PROCESS),
-    )
 
 
 _DATA = (
@@ -172,15 +165,11 @@ _TRAINER = (
     },), "profiling", instead="remove trainer.worker_nsight_options"),
 )  # fmt: skip
 _SFT = (
-    *_processes(),
-    NotBuilt("ulysses_sequence_parallel_size", (1,), ONE_PROCESS),
-    NotBuilt("model.fsdp_config.cpu_offload", (False,), "weights and optimiser state stay on the device"),
-    NotBuilt("model.fsdp_config.offload_params", (False,), "weights and optimiser state stay on the device"),
     NotBuilt("model.fsdp_config.model_dtype", FLOATS, FP16),
     NotBuilt("model.fsdp_config.mixed_precision.param_dtype", FLOATS, FP16),
     NotBuilt("model.fsdp_config.mixed_precision.reduce_dtype", FLOATS, FP16),
 )
-_GENERATE = (*_processes(), NotBuilt("rollout.name", ("hf",), ENGINES))
+_GENERATE = (NotBuilt("rollout.name", ("hf",), ENGINES),)
 
 NOT_BUILT: dict[str, tuple[NotBuilt, ...]] = {
     "ppo": (*_DATA, *_ACTOR, *_REF, *_ROLLOUT, *_CRITIC, *_REWARD, *_TRAINER),

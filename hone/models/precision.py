@@ -24,10 +24,20 @@ DTYPES = {
 }
 
 
+def has_gpu() -> bool:
+    """Whether torch can use one in this process."""
+    return torch.cuda.is_available()
+
+
 def pick_device(wanted: str) -> torch.device:
-    """`auto` takes the GPU where there is one."""
+    """Of this process: `auto` takes the GPU where there is one. Raises UserError where cuda is wanted and missing."""
     if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if has_gpu() else "cpu")
+    if wanted == "cuda" and not has_gpu():
+        raise UserError(
+            "trainer.device=cuda, but torch sees no GPU here (`nvidia-smi` shows whether there is one, "
+            "torch.version.cuda whether torch was built for it); set trainer.device=cpu or auto"
+        )
     return torch.device(wanted)
 
 

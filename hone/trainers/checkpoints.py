@@ -30,6 +30,7 @@ class Checkpoints:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         write_roles(temporary)
+        _require_roles(temporary)
         (temporary / STATE).write_text(json.dumps({**state, "step": step}))
         flush(temporary)
         shutil.rmtree(final, ignore_errors=True)
@@ -89,6 +90,15 @@ class Checkpoints:
             if match and (path / STATE).is_file():
                 found.append((int(match[1]), path))
         return found
+
+
+def _require_roles(folder: Path) -> None:
+    """Ranks write, and those on another machine may have written to a disk of its own."""
+    if not any(path.is_dir() for path in folder.iterdir()):
+        raise UserError(
+            f"nothing of the checkpoint has come to {folder}: rank 0 runs on another machine and wrote to a disk of "
+            "its own; set trainer.default_local_dir to a folder that all machines share"
+        )
 
 
 def due(step: int, frequency: int, *, last: bool) -> bool:

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hone.agents import Trajectory
-from hone.cluster import Executor, Role
+from hone.cluster import Executor, Role, WorkerGroup
 from hone.config import Loaded
 from hone.config.schema.generation import GenerationConfig, GenerationRolloutConfig
 from hone.data.prompts import PromptDataset
 from hone.data.responses import Answers, ResponseFile, check_ending
 from hone.errors import UserError
-from hone.models.load import load_causal_lm, load_tokenizer
-from hone.models.precision import pick_device, stored_dtype
+from hone.models.load import load_tokenizer
 from hone.rollout.interface import Sampling
 from hone.tracking.console import console, progress_bar
 from hone.trainers.sampling import trajectory_seed
@@ -32,11 +31,11 @@ def generate(loaded: Loaded, executor: Executor) -> None:
     tokenizer = load_tokenizer(config.model.path, trust_remote_code=config.data.trust_remote_code)
     prompts = _prompts(config, tokenizer)
     output = ResponseFile(path, prompts.rows, prompts.kept)
-    worker = _start(loaded, executor, tokenizer)
+    rollout = _start(loaded, executor)
     tokens, begun = 0, time.perf_counter()
     with Answers(output, n) as answers, progress_bar() as bar:
         task = bar.add_task("generating", total=len(prompts) * n)
-        for index, trajectory in _trajectories(config, prompts, worker):
+        for index, trajectory in _trajectories(config, prompts, rollout):
             text = tokenizer.decode(trajectory.response_ids, skip_special_tokens=True)
             answers.add(index // n, index % n, str(text))
             tokens += len(trajectory.response_ids)
@@ -68,7 +67,9 @@ def _prompts(config: GenerationConfig, tokenizer) -> PromptDataset:  # type: ign
     )
 
 
-def _trajectories(config: GenerationConfig, prompts: PromptDataset, worker) -> Iterator[tuple[int, Trajectory]]:  # type: ignore[no-untyped-def]
+def _trajectories(
+    config: GenerationConfig, prompts: PromptDataset, rollout: WorkerGroup
+) -> Iterator[tuple[int, Trajectory]]:
     """(i * n + k, the k-th answer to the i-th prompt) as they finish, `data.batch_size` prompts at a time."""
     n, size = config.data.n_samples, config.data.batch_size or len(prompts)
     for start in range(0, len(prompts), size):
@@ -76,31 +77,14 @@ def _trajectories(config: GenerationConfig, prompts: PromptDataset, worker) -> I
         tasks = [
             RolloutTask(i * n + k, sample, _sampling(config, sample.uid, k)) for i, sample in samples for k in range(n)
         ]
-        yield from worker.stream("rollout", tasks)
+        yield from rollout.stream("rollout", tasks)
 
 
-def _start(loaded: Loaded, executor: Executor, tokenizer):  # type: ignore[no-untyped-def]
+def _start(loaded: Loaded, executor: Executor) -> WorkerGroup:
     config: GenerationConfig = loaded.config
-    rollout = config.rollout
-    run = RunSettings(pick_device(config.trainer.device), seed=config.trainer.seed, user_keys=loaded.user_keys)
-    wanted = stored_dtype(config.model.path) if rollout.dtype == "auto" else rollout.dtype
-    dtype = run.compute_dtype(wanted, "rollout.dtype")
-    source = run.source(
-        config.model.path,
-        config.model.override_config,
-        model_dtype=str(dtype).removeprefix("torch."),
-        trust_remote_code=config.model.trust_remote_code,
-        external_lib=config.model.external_lib,
-    )
-    arguments = {
-        "model": load_causal_lm(source),
-        "tokenizer": tokenizer,
-        "max_num_seqs": rollout.max_num_seqs,
-        "max_num_batched_tokens": rollout.max_num_batched_tokens,
-        "max_model_len": rollout.max_model_len or rollout.prompt_length + rollout.response_length,
-        "compute_dtype": dtype,
-    }
-    return executor.start({"rollout": Role(GenerationWorker, arguments)})["rollout"]
+    device = executor.device(config.trainer.device)
+    run = RunSettings(device, seed=config.trainer.seed, user_keys=loaded.user_keys)
+    return executor.start({"rollout": Role(GenerationWorker, {"config": config, "run": run})})["rollout"]
 
 
 def _sampling(config: GenerationConfig, uid: str, k: int) -> Sampling:

@@ -17,7 +17,6 @@ from hone.config.schema.ppo import PPOConfig
 from hone.data.order import BatchOrder
 from hone.data.prompts import PromptDataset
 from hone.models.load import load_tokenizer
-from hone.models.precision import pick_device
 from hone.rewards.manager import PROCESSES, RewardManager
 from hone.rewards.scorers import default_compute_score
 from hone.tracking.loggers import Tracker
@@ -85,7 +84,7 @@ def set_up(loaded: Loaded, executor: Executor) -> Setup:
     order = BatchOrder(len(train_data), data.train_batch_size, seed=data.seed, shuffle=data.shuffle)
     total_steps = config.trainer.total_training_steps or config.trainer.total_epochs * order.steps_per_epoch
     manager = RewardManager(_reward_function(config), processes=PROCESSES[config.reward_model.reward_manager])
-    settings = RunSettings(pick_device(config.trainer.device), total_steps, config.trainer.seed, loaded.user_keys)
+    settings = RunSettings(executor.device(config.trainer.device), total_steps, config.trainer.seed, loaded.user_keys)
     torch.manual_seed(config.trainer.seed)
     groups = executor.start(_roles(config, settings))
     return Setup(

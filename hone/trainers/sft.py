@@ -16,7 +16,6 @@ from hone.config.schema.sft import SFTConfig
 from hone.data.order import BatchOrder
 from hone.data.sft import SFTDataset, SFTSample
 from hone.models.load import load_tokenizer
-from hone.models.precision import pick_device
 from hone.tracking.console import progress_bar
 from hone.tracking.loggers import Tracker
 from hone.tracking.run_directory import write_config
@@ -38,9 +37,11 @@ class SFTTrainer:
         self.val_data = _dataset(config, tokenizer, data.val_files, data.val_max_samples) if data.val_files else None
         self.order = BatchOrder(len(self.train_data), data.train_batch_size, seed=data.seed, shuffle=data.shuffle)
         self.total_steps = trainer.total_training_steps or trainer.total_epochs * self.order.steps_per_epoch
-        settings = RunSettings(pick_device(trainer.device), self.total_steps, trainer.seed, loaded.user_keys)
+        settings = RunSettings(executor.device(trainer.device), self.total_steps, trainer.seed, loaded.user_keys)
         torch.manual_seed(trainer.seed)
-        self.model = executor.start({"model": Role(SFTWorker, {"config": config, "run": settings})})["model"]
+        arguments = {"config": config, "run": settings}
+        role = Role(SFTWorker, arguments, config.ulysses_sequence_parallel_size)
+        self.model = executor.start({"model": role})["model"]
         self.directory = Path(trainer.default_local_dir).expanduser()
         self.checkpoints = Checkpoints(self.directory)
 

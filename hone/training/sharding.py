@@ -6,6 +6,7 @@ it sums, so `loss_scale` undoes the average.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -172,7 +173,7 @@ def _mesh(options: ShardOptions, device: torch.device) -> DeviceMesh:
 def _layers(model: PreTrainedModel, options: ShardOptions) -> list[nn.Module]:
     """The units of sharding: layers of some classes (the model's own list by default), or of some size."""
     if options.min_num_params:
-        big = [m for m in model.base_model.modules() if _count(m) >= options.min_num_params]
+        big = [m for m in model.base_model.modules() if _count(m) >= options.min_num_params and _is_unit(m, model)]
         return [m for m in big if m is not model.base_model and not any(c in big for c in m.children())]
     classes = options.layer_classes or tuple(model._no_split_modules or ())
     found = [m for m in model.modules() if type(m).__name__ in classes]
@@ -182,6 +183,13 @@ def _layers(model: PreTrainedModel, options: ShardOptions) -> list[nn.Module]:
             f"{', '.join(classes) or 'any class it names itself'}; name the class of its transformer layers"
         )
     return found
+
+
+def _is_unit(module: nn.Module, model: nn.Module) -> bool:
+    """Whether FSDP can gather it by itself: it is called, and none of its weights also stands elsewhere, as those of an
+    embedding do that is the head as well."""
+    places = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    return not isinstance(module, nn.ModuleList) and all(places[id(p)] == 1 for p in module.parameters())
 
 
 def _count(module: nn.Module) -> int:

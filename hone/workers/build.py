@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from hone.config.schema.fsdp import ForwardFsdpConfig, FsdpConfig
+from hone.config.schema.fsdp import ForwardFsdpConfig, FsdpConfig, ShardingKeys
 from hone.config.schema.model import LoraKeys
 from hone.config.schema.optim import OptimizerKeys
 from hone.config.schema.ppo import PPOConfig
@@ -142,7 +142,7 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
         packed=critic.model.use_remove_padding,
         shared_prompts=critic.model.use_remove_padding and config.actor_rollout_ref.actor.use_prefix_grouper,
         offload=critic.model.enable_activation_offload,
-        compute_dtype=_compute_dtype(run, fsdp, "critic.model.fsdp_config"),
+        compute_dtype=compute_dtype_of(run, fsdp, "critic.model.fsdp_config"),
         sequence_ranks=critic.ulysses_sequence_parallel_size,
     )
     module, sharding = sharded(model, options, critic.strategy, fsdp, "critic.model.fsdp_config")
@@ -196,7 +196,7 @@ def frozen_source(config: PPOConfig, run: RunSettings) -> ModelSource:
 
 
 def sharded(
-    model: PreTrainedModel, options: ForwardOptions, strategy: str, fsdp: ForwardFsdpConfig, section: str
+    model: PreTrainedModel, options: ForwardOptions, strategy: str, fsdp: ShardingKeys, section: str
 ) -> tuple[nn.Module, Sharding]:
     """The model's outputs as a module over all ranks, by the keys of an fsdp_config; whole where there is one rank."""
     wrap = fsdp.wrap_policy
@@ -222,7 +222,7 @@ def offload_of(fsdp: ForwardFsdpConfig) -> OffloadOptions:
     return OffloadOptions(fsdp.param_offload)
 
 
-def _compute_dtype(run: RunSettings, fsdp: ForwardFsdpConfig, section: str) -> torch.dtype:
+def compute_dtype_of(run: RunSettings, fsdp: ShardingKeys, section: str) -> torch.dtype:
     return run.compute_dtype(
         fsdp.mixed_precision.param_dtype,
         f"{section}.mixed_precision.param_dtype",
@@ -235,7 +235,7 @@ def _policy_options(
     config: PPOConfig,
     run: RunSettings,
     model: PreTrainedModel,
-    fsdp: ForwardFsdpConfig,
+    fsdp: ShardingKeys,
     section: str,
     sequence_ranks: int,
 ) -> ForwardOptions:
@@ -247,7 +247,7 @@ def _policy_options(
         memory=_logit_memory(config, model),
         offload=policy.enable_activation_offload,
         compiled=config.actor_rollout_ref.actor.use_torch_compile and run.device.type == "cuda",
-        compute_dtype=_compute_dtype(run, fsdp, section),
+        compute_dtype=compute_dtype_of(run, fsdp, section),
         sequence_ranks=sequence_ranks,
     )
 

@@ -12,9 +12,11 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hone.agents import LLM, Trajectory, load_agents, make_agent
+from hone.config.schema.generation import GenerationConfig
 from hone.config.schema.ppo import PPOConfig
 from hone.data.prompts import Sample
-from hone.models.load import load_causal_lm, load_tokenizer
+from hone.models.load import ModelSource, load_causal_lm, load_tokenizer
+from hone.models.precision import stored_dtype
 from hone.rollout.hf import HFEngine
 from hone.rollout.interface import RolloutEngine, Sampling
 from hone.workers.build import frozen_source
@@ -106,28 +108,33 @@ class RolloutWorker:
 
 
 class GenerationWorker:
-    """Generation without training: a model of its own."""
+    """Generation without training: each rank has a whole model of its own."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        max_num_seqs: int,
-        max_num_batched_tokens: int,
-        max_model_len: int,
-        compute_dtype: torch.dtype,
-        peers: Mapping[str, Any],
-    ) -> None:
-        self.engine = HFEngine(
+    def __init__(self, config: GenerationConfig, run: RunSettings, peers: Mapping[str, Any]) -> None:
+        rollout = config.rollout
+        wanted = stored_dtype(config.model.path) if rollout.dtype == "auto" else rollout.dtype
+        dtype = run.compute_dtype(wanted, "rollout.dtype")
+        model = load_causal_lm(_generation_source(config, run, dtype))
+        tokenizer = load_tokenizer(config.model.path, trust_remote_code=config.data.trust_remote_code)
+        engine = HFEngine(
             model,
             eos_token_ids=end_tokens(model, tokenizer),
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_model_len=max_model_len,
-            compute_dtype=compute_dtype,
+            max_num_seqs=rollout.max_num_seqs,
+            max_num_batched_tokens=rollout.max_num_batched_tokens,
+            max_model_len=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
+            compute_dtype=dtype,
         )
-        self.rollout = TrajectoryStream(self.engine)
+        self.rollout = TrajectoryStream(engine)
+
+
+def _generation_source(config: GenerationConfig, run: RunSettings, dtype: torch.dtype) -> ModelSource:
+    return run.source(
+        config.model.path,
+        config.model.override_config,
+        model_dtype=str(dtype).removeprefix("torch."),
+        trust_remote_code=config.model.trust_remote_code,
+        external_lib=config.model.external_lib,
+    )
 
 
 def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning in one process: likelihood of demonstrations, and its gradient."""
+"""Supervised fine-tuning in one rank: likelihood of demonstrations, and its gradient."""
 
 from __future__ import annotations
 
@@ -7,16 +7,29 @@ from pathlib import Path
 from typing import Any
 
 from hone.batch import Batch
-from hone.config.schema.sft import SFTConfig
+from hone.config.schema.sft import SFTConfig, SFTFsdpConfig
 from hone.models.heads import LogitMemory
-from hone.models.load import load_causal_lm, load_tokenizer
+from hone.models.load import ModelSource, load_causal_lm, load_tokenizer
 from hone.models.lora import attach
+from hone.models.ulysses import check_shareable
 from hone.training.checkpoint import load_engine, save_engine
 from hone.training.engine import TorchEngine
+from hone.training.offload import OffloadOptions
 from hone.training.outputs import ForwardOptions
-from hone.workers.build import fused_chunk, lora_settings, micro_batching, optimizer_of, schedule_of
+from hone.workers.build import (
+    SEQUENCE_RANKS,
+    compute_dtype_of,
+    fused_chunk,
+    lora_settings,
+    micro_batching,
+    optimizer_of,
+    schedule_of,
+    sharded,
+)
 from hone.workers.objectives import LikelihoodObjective
 from hone.workers.settings import RunSettings
+
+SECTION = "model.fsdp_config"
 
 
 class SFTWorker:
@@ -41,40 +54,55 @@ class SFTWorker:
 
 
 def sft_engine(config: SFTConfig, run: RunSettings) -> TorchEngine:
+    """The model with its optimiser, sharded over all ranks."""
     data, wanted, optim = config.data, config.model, config.optim
-    model = load_causal_lm(
-        run.source(
-            wanted.partial_pretrain,
-            wanted.override_config,
-            model_dtype=wanted.fsdp_config.model_dtype,
-            trust_remote_code=wanted.trust_remote_code,
-            external_lib=wanted.external_lib,
-            gradient_checkpointing=wanted.enable_gradient_checkpointing,
-            packed=wanted.use_remove_padding,
-            liger=wanted.use_liger,
-        )
-    )
+    model = load_causal_lm(_source(config, run))
     lora = lora_settings(wanted, "model")
     adapter = None if lora is None else attach(model, lora)
-    precision = wanted.fsdp_config.mixed_precision.param_dtype
+    check_shareable(model, config.ulysses_sequence_parallel_size, SEQUENCE_RANKS)
+    options = ForwardOptions(
+        packed=wanted.use_remove_padding,
+        memory=LogitMemory(fused_chunk(model) if wanted.use_fused_kernels else None),
+        compute_dtype=compute_dtype_of(run, wanted.fsdp_config, SECTION),
+        sequence_ranks=config.ulysses_sequence_parallel_size,
+    )
+    module, sharding = sharded(model, options, wanted.strategy, wanted.fsdp_config, SECTION)
     micro = micro_batching(
         data.micro_batch_size_per_gpu,
         data.use_dynamic_bsz,
         data.max_token_len_per_gpu,
         "data.max_token_len_per_gpu",
         packed=wanted.use_remove_padding,
+        sequence_ranks=config.ulysses_sequence_parallel_size,
     )
     return TorchEngine(
         model,
         adapter=adapter,
-        options=ForwardOptions(
-            packed=wanted.use_remove_padding,
-            memory=LogitMemory(fused_chunk(model) if wanted.use_fused_kernels else None),
-            compute_dtype=run.compute_dtype(precision, "model.fsdp_config.mixed_precision.param_dtype"),
-        ),
+        module=module,
+        sharding=sharding,
+        options=options,
         scoring=micro,
         train=micro,
-        optimizer=optimizer_of(model, optim),
+        optimizer=optimizer_of(module, optim),
         schedule=schedule_of(optim, optim.lr_scheduler, run.total_steps),
         grad_clip=optim.clip_grad,
+        offload=_offload(wanted.fsdp_config),
     )
+
+
+def _source(config: SFTConfig, run: RunSettings) -> ModelSource:
+    wanted = config.model
+    return run.source(
+        wanted.partial_pretrain,
+        wanted.override_config,
+        model_dtype=wanted.fsdp_config.model_dtype,
+        trust_remote_code=wanted.trust_remote_code,
+        external_lib=wanted.external_lib,
+        gradient_checkpointing=wanted.enable_gradient_checkpointing,
+        packed=wanted.use_remove_padding,
+        liger=wanted.use_liger,
+    )
+
+
+def _offload(fsdp: SFTFsdpConfig) -> OffloadOptions:
+    return OffloadOptions(fsdp.cpu_offload and fsdp.offload_params, fsdp.cpu_offload)

@@ -331,6 +331,44 @@ def test_shard_groups_divide_the_ranks(
             load("ppo", argv)
 
 
+def test_fine_tuning_shards_by_the_same_rules(runnable: Runnable) -> None:
+    four = [*runnable["sft"], "trainer.n_gpus_per_node=4"]
+    assert [p.key for p in problems_of([*four, "model.fsdp_config.fsdp_size=3"], "sft")] == [
+        "model.fsdp_config.fsdp_size"
+    ]
+    replicated = [*four, "model.fsdp_config.fsdp_size=1"]
+    assert load("sft", replicated).config.ranks == 4
+    assert "wrong gradients" in problems_of([*replicated, "model.strategy=fsdp"], "sft")[0].wrong
+
+
+@pytest.mark.parametrize(
+    ("command", "overrides", "words"),
+    [
+        ("sft", ["model.strategy=fsdp"], "nothing to shard or to balance, so nothing is left to do for model.strategy"),
+        ("sft", ["trainer.n_gpus_per_node=4", "data.train_batch_size=3"], "3 leaves some of the 4 ranks without work"),
+        ("generate", ["ray_init.num_cpus=4"], "ray_init.num_cpus"),
+        ("generate", ["trainer.n_gpus_per_node=8", "data.batch_size=3", "data.n_samples=2"], "6 leaves some of the 8"),
+    ],
+)
+def test_ranks_and_keys_without_work_are_named(
+    runnable: Runnable, command: str, overrides: list[str], words: str
+) -> None:
+    assert any(words in notice for notice in load(command, [*runnable[command], *overrides]).notices)
+
+
+def test_a_cluster_may_have_the_gpu_that_this_machine_lacks(runnable: Runnable) -> None:
+    argv = [*runnable["ppo"], f"{ACTOR}.use_torch_compile=True", "trainer.n_gpus_per_node=2"]
+    assert any("acts on a GPU only" in notice for notice in load("ppo", [*argv, "trainer.device=cpu"]).notices)
+    joined = load("ppo", [*argv, "ray_init.address=auto"]).notices
+    assert not any("acts on a GPU only" in notice for notice in joined)
+
+
+@pytest.mark.parametrize("command", ["ppo", "sft", "generate"])
+def test_a_timeline_must_have_a_place(runnable: Runnable, command: str, tmp_path: Path) -> None:
+    argv = [*runnable[command], "trainer.n_gpus_per_node=2", f"ray_init.timeline_json_file={tmp_path}"]
+    assert [p.key for p in problems_of(argv, command)] == ["ray_init.timeline_json_file"]
+
+
 def test_several_ranks_have_something_to_shard(runnable: dict[str, list[str]]) -> None:
     argv = ["trainer.n_gpus_per_node=2", f"{ACTOR}.fsdp_config.reshard_after_forward=False", "ray_init.num_cpus=2"]
     assert not any("nothing to shard" in notice for notice in load("ppo", [*runnable["ppo"], *argv]).notices)

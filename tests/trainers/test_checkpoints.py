@@ -33,6 +33,12 @@ def test_a_checkpoint_holds_its_roles_and_the_state_and_the_marker_names_it(tmp_
     assert read_state(folder) == {"kl": 0.3, "step": 3}
 
 
+def test_a_checkpoint_that_ranks_wrote_to_another_disk_is_not_taken_for_one(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="a folder that all machines share"):
+        Checkpoints(tmp_path).save(2, {}, lambda folder: None)
+    assert not (tmp_path / MARKER).exists() and Checkpoints(tmp_path).find("auto", None) is None
+
+
 class PowerCutError(Exception):
     pass
 

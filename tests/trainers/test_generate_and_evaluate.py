@@ -18,6 +18,7 @@ from hone.errors import UserError
 from hone.trainers import generate as module
 from hone.trainers.evaluate import evaluate
 from hone.trainers.generate import generate
+from hone.workers import rollout as worker
 from tests.trainers.runs import Stage
 
 
@@ -147,7 +148,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def load_nothing(*_: Any, **__: Any) -> None:
         raise AssertionError("a model is loaded before the mistake is found")
 
-    monkeypatch.setattr(module, "load_causal_lm", load_nothing)
+    monkeypatch.setattr(worker, "load_causal_lm", load_nothing)
 
 
 def json_lines(stage: Stage, *rows: dict[str, Any]) -> str:

@@ -25,16 +25,21 @@ class MixedPrecision(Node):
     reduce_dtype: Dtype = key("fp32", "Format in which gradients are summed.")
 
 
-class ForwardFsdpConfig(Node):
-    """Sharding of a model that only computes forward passes."""
+class ShardingKeys(Node):
+    """How weights lie over the ranks, and in which formats."""
 
-    param_offload: bool = key(False, "Keep the weights in CPU memory while they are not in use.")
     reshard_after_forward: bool = key(True, "Free gathered weights after the forward pass (fsdp2).")
     forward_prefetch: bool = key(False, "Gather the next layer's weights during the current layer (fsdp).")
     fsdp_size: int = key(-1, "Ranks in one shard group; -1 is all of them.", ge=-1)
     model_dtype: Dtype = key("fp32", "Format in which the weights are held.")
     mixed_precision: MixedPrecision = node(MixedPrecision)
     wrap_policy: WrapPolicy = node(WrapPolicy)
+
+
+class ForwardFsdpConfig(ShardingKeys):
+    """Sharding of a model that only computes forward passes."""
+
+    param_offload: bool = key(False, "Keep the weights in CPU memory while they are not in use.")
 
 
 class FsdpConfig(ForwardFsdpConfig):

@@ -6,7 +6,7 @@ from .base import Node, key, node, ref
 from .model import OverrideConfig
 from .reward import CustomRewardFunction
 from .rollout import EngineDtype, EngineName
-from .trainer import Device
+from .trainer import Device, RayInitConfig, rank_timeout
 
 
 class GenerationTrainerConfig(Node):
@@ -16,6 +16,7 @@ class GenerationTrainerConfig(Node):
     n_gpus_per_node: int = key(1, "Ranks on each machine.", ge=1)
     device: Device = key("auto", "Where the model runs; auto takes a GPU if there is one.")
     seed: int = key(0, "Seed of sampling.", ge=0)
+    ray_wait_register_center_timeout: int = rank_timeout()
 
 
 class GenerationDataConfig(Node):
@@ -28,7 +29,9 @@ class GenerationDataConfig(Node):
         "~/data/rlhf/math/generated.parquet",
         "File for the rows with a `responses` column added; rows that are done before a run fails stay beside it.",
     )
-    batch_size: int | None = key(None, "Prompts in flight at once; null hands all of them to the engine.", ge=1)
+    batch_size: int | None = key(
+        None, "Prompts in flight at once, over all ranks; null hands all of them to the engines.", ge=1
+    )
     max_samples: int = key(-1, "Rows to use; -1 uses all of them.", ge=-1)
     trust_remote_code: bool = key(ref("model.trust_remote_code"), "Let the tokenizer run code that comes with it.")
 
@@ -53,8 +56,8 @@ class GenerationRolloutConfig(Node):
     prompt_length: int = key(512, "Longest prompt in tokens.", ge=1)
     response_length: int = key(512, "Longest response in tokens.", ge=1)
     dtype: EngineDtype = key("bfloat16", "Format of the engine's weights.")
-    max_num_seqs: int = key(1024, "Most sequences generated at once.", ge=1)
-    max_num_batched_tokens: int = key(8192, "Most tokens in one forward pass of the engine.", ge=1)
+    max_num_seqs: int = key(1024, "Most sequences that a rank generates at once.", ge=1)
+    max_num_batched_tokens: int = key(8192, "Most tokens in one forward pass of a rank's engine.", ge=1)
     max_model_len: int | None = key(None, "Longest prompt plus response; null takes the sum of both lengths.", ge=1)
     ignore_eos: bool = key(False, "Go on after the end token, up to response_length.")
 
@@ -66,6 +69,7 @@ class GenerationConfig(Node):
     data: GenerationDataConfig = node(GenerationDataConfig)
     model: GenerationModelConfig = node(GenerationModelConfig)
     rollout: GenerationRolloutConfig = node(GenerationRolloutConfig)
+    ray_init: RayInitConfig = node(RayInitConfig)
 
     @property
     def ranks(self) -> int:

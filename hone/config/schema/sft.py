@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from .base import Node, key, node, ref
-from .fsdp import Contents, Dtype, MixedPrecision, WrapPolicy
+from .fsdp import Contents, ShardingKeys
 from .model import LoraKeys, OverrideConfig
 from .optim import Beta, OptimizerKeys, Schedule
-from .trainer import Device, Logger, ResumeMode
+from .trainer import Device, Logger, RayInitConfig, ResumeMode, rank_timeout
 
 
 class SFTMultiTurn(Node):
@@ -41,20 +41,18 @@ class SFTDataConfig(Node):
     trust_remote_code: bool = key(ref("model.trust_remote_code"), "Let the tokenizer run code that comes with it.")
 
 
-class SFTFsdpConfig(Node):
+class SFTFsdpConfig(ShardingKeys):
     """How weights are held."""
 
-    model_dtype: Dtype = key("fp32", "Format in which the weights are held.")
-    mixed_precision: MixedPrecision = node(MixedPrecision)
-    wrap_policy: WrapPolicy = node(WrapPolicy)
-    cpu_offload: bool = key(False, "Keep the weights in CPU memory while they are not in use.")
-    offload_params: bool = key(False, "With cpu_offload: keep the parameters there too.")
+    cpu_offload: bool = key(False, "Keep the optimiser's state in CPU memory while it is not in use.")
+    offload_params: bool = key(False, "With cpu_offload: keep the weights there too, between their uses.")
 
 
 class SFTModelConfig(LoraKeys):
     """The model to fine-tune."""
 
     partial_pretrain: str = key("~/models/gemma-1.1-7b-it", "Folder or hub name of the Hugging Face model to train.")
+    strategy: Literal["fsdp", "fsdp2"] = key("fsdp2", "Which of torch's two ways shards the model over ranks.")
     fsdp_config: SFTFsdpConfig = node(SFTFsdpConfig)
     external_lib: str | None = key(None, "Python package to import before loading the model.")
     override_config: OverrideConfig = node(OverrideConfig)
@@ -102,6 +100,7 @@ class SFTTrainerConfig(Node):
     device: Device = key("auto", "Where the model runs; auto takes a GPU if there is one.")
     nnodes: int = key(1, "Machines.", ge=1)
     n_gpus_per_node: int = key(1, "Ranks on each machine.", ge=1)
+    ray_wait_register_center_timeout: int = rank_timeout()
     resume_mode: ResumeMode = key("auto", "auto goes on from the newest checkpoint, resume_path from the given one.")
     resume_from_path: str | None = key(None, "Checkpoint folder to resume from, with resume_mode=resume_path.")
     max_ckpt_to_keep: int | None = key(None, "Newest checkpoints to keep; null keeps all.", ge=1)
@@ -115,6 +114,7 @@ class SFTConfig(Node):
     model: SFTModelConfig = node(SFTModelConfig)
     optim: SFTOptimConfig = node(SFTOptimConfig)
     trainer: SFTTrainerConfig = node(SFTTrainerConfig)
+    ray_init: RayInitConfig = node(RayInitConfig)
     ulysses_sequence_parallel_size: int = key(1, "Ranks that share one sequence.", ge=1)
 
     @property

@@ -17,6 +17,10 @@ def _bool_as_text(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
+def rank_timeout() -> Any:
+    return key(300, "Seconds to wait for Ray workers to register.", ge=1)
+
+
 # nsys takes the words true and false; YAML and Hydra read them as booleans.
 BoolText = Annotated[Literal["true", "false"], BeforeValidator(_bool_as_text)]
 
@@ -68,7 +72,7 @@ class TrainerConfig(Node):
     del_local_ckpt_after_load: bool = key(False, "Delete a checkpoint once it is loaded.")
     max_actor_ckpt_to_keep: int | None = key(None, "Newest actor checkpoints to keep; null keeps all.", ge=1)
     max_critic_ckpt_to_keep: int | None = key(None, "Newest critic checkpoints to keep; null keeps all.", ge=1)
-    ray_wait_register_center_timeout: int = key(300, "Seconds to wait for Ray workers to register.", ge=1)
+    ray_wait_register_center_timeout: int = rank_timeout()
     profile_steps: list[int] | None = key(None, "Training steps to profile; null profiles none.")
     controller_nsight_options: ControllerNsightOptions = node(ControllerNsightOptions)
     worker_nsight_options: WorkerNsightOptions = node(WorkerNsightOptions)
