@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from hone.errors import UserError
 from hone.models.precision import has_gpu, pick_device
 
 logger = logging.getLogger(__name__)
+ANSWER_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,20 @@ def require_room(nodes: Sequence[Node], options: ClusterOptions, device: str) ->
         f"{options.nodes} node(s) with {each} each; Ray's {len(nodes)} node(s) have {have}. "
         + _remedy(len(nodes), options, device)
     )
+
+
+def require_reachable(address: str) -> None:
+    """Raises UserError where nothing answers at HOST:PORT, since Ray tries for minutes. Other addresses are Ray's."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or "://" in address:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
+    except OSError as error:
+        raise UserError(
+            f"Ray could not be reached (ray_init.address={address}): {error}; it is the address that "
+            "`ray start --head` printed, or auto on a machine of the cluster"
+        ) from error
 
 
 def _remedy(found: int, options: ClusterOptions, device: str) -> str:

@@ -17,7 +17,7 @@ import torch
 from hone.batch import Batch
 from hone.cluster.dealing import join, shares
 from hone.cluster.interface import Role, WorkerGroup
-from hone.cluster.nodes import Node, choose_device, require_room
+from hone.cluster.nodes import Node, choose_device, require_reachable, require_room
 from hone.cluster.options import ClusterOptions
 from hone.cluster.rank import RankProcess
 from hone.errors import UserError
@@ -71,6 +71,7 @@ class RayExecutor:
             return
         try:
             if options.address:
+                require_reachable(options.address)
                 ray.init(address=options.address, log_to_driver=True, logging_level=logging.ERROR)
             else:
                 # Without the address, Ray would join whatever cluster runs on this machine.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import socket
+import time
 
 import pytest
 
 from hone.cluster import ClusterOptions, LocalExecutor
-from hone.cluster.nodes import Node, choose_device, require_room
+from hone.cluster.nodes import Node, choose_device, require_reachable, require_room
 from hone.errors import UserError
 
 CPUS, GPUS = Node(8, 0), Node(8, 2)
@@ -75,3 +77,16 @@ def test_ranks_that_could_never_be_placed_are_refused(
 def test_ranks_that_fit_are_let_through() -> None:
     require_room([Node(2, 0), Node(1, 0), Node(2, 0)], ClusterOptions(nodes=2, ranks_per_node=2), "cpu")
     require_room([Node(2, 2)], ClusterOptions(ranks_per_node=2), "cuda")
+
+
+def test_a_cluster_that_is_not_there_is_named_at_once() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        require_reachable(address)
+    begun = time.monotonic()
+    with pytest.raises(UserError, match=rf"Ray could not be reached \(ray_init\.address={address}\).*ray start --head"):
+        require_reachable(address)
+    assert time.monotonic() - begun < 5
+    require_reachable("auto")  # Ray looks for it on this machine

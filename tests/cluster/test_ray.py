@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hone.cluster import ClusterOptions, Dealing, Role
+from hone.cluster.rank import RankProcess
 from hone.errors import UserError
 from tests.shows import shows
 from tests.trainers.runs import ACTOR, MODEL, REF, ROLLOUT, Run, Stage, difference
@@ -31,7 +32,7 @@ def stage(tmp_path: Path, tiny_model_dir: Path, arithmetic_dir: Path) -> Stage:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=300_000_000)
+    ray.init("local", num_cpus=4, include_dashboard=False, object_store_memory=300_000_000)
     yield
     ray.shutdown()
 
@@ -125,6 +126,43 @@ def test_too_few_resources_are_said_before_anything_starts(cluster: None) -> Non
 
     with pytest.raises(UserError, match=r"n_gpus_per_node=8 .* 1 node\(s\) with 8 CPUs each; Ray's 1 node\(s\) have 4"):
         RayExecutor(ClusterOptions(ranks_per_node=8)).start({})
+
+
+class SlowRank(RankProcess):
+    """The second of the ranks takes its time to start."""
+
+    def __init__(self, rank: int, seed: int, directory: str) -> None:
+        time.sleep(60 * rank)
+        super().__init__(rank, seed, directory)
+
+
+@shows("trainer.ray_wait_register_center_timeout")
+def test_the_deadline_names_the_rank_that_is_missing(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hone.cluster.ray import RayExecutor
+
+    monkeypatch.setattr("hone.cluster.ray.RankProcess", SlowRank)
+    executor = RayExecutor(ClusterOptions(ranks_per_node=2, deadline=20))
+    begun = time.monotonic()
+    try:
+        with pytest.raises(UserError, match=r"^rank 1 did not start within 20 seconds.*ray_wait_register_center"):
+            executor.start({})
+    finally:
+        executor.shutdown()
+    assert 20 <= time.monotonic() - begun < 50
+
+
+def test_the_deadline_names_the_resources_that_another_job_holds(cluster: None) -> None:
+    from hone.cluster.ray import RayExecutor
+
+    held = ray.util.placement_group([{"CPU": 3}])
+    assert held.wait(30)
+    executor = RayExecutor(ClusterOptions(ranks_per_node=2, deadline=2))
+    try:
+        with pytest.raises(UserError, match=r"did not free 1 x \{'CPU': 2\} within 2 seconds.*another job may hold"):
+            executor.start({})
+    finally:
+        executor.shutdown()
+        ray.util.remove_placement_group(held)
 
 
 class Mortal:

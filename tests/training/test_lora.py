@@ -191,7 +191,7 @@ def run(rank: int, shards: Any, micro: Any, objective: Any, dealt: list[list[int
         (2, ShardOptions("fsdp2"), "1", POLICY),
         (4, ShardOptions("fsdp2"), "30 tokens", EXACT_KL),
         (4, ShardOptions("fsdp2", shard_size=2), "1", EXACT_KL),
-        (2, ShardOptions("fsdp2", min_num_params=1500), "1", POLICY),
+        (2, ShardOptions("fsdp2", min_num_params=2500), "1", POLICY),
         (2, ShardOptions("fsdp"), "1", EXACT_KL),
         (4, ShardOptions("fsdp"), "30 tokens", POLICY),
         (4, ShardOptions("fsdp", shard_size=2, reshard_after_forward=False), "1", POLICY),
