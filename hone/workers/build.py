@@ -1,36 +1,38 @@
-"""From a configuration's sections to engines: the one place where training keys meet the training engine."""
+"""From a configuration's roles to engines: policy, reference and critic."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-from torch import nn
 from transformers import PreTrainedModel
 
-from hone.config.schema.fsdp import ForwardFsdpConfig, FsdpConfig, ShardingKeys
-from hone.config.schema.model import LoraKeys
-from hone.config.schema.optim import OptimizerKeys
+from hone.config.schema.fsdp import ShardingKeys
 from hone.config.schema.ppo import PPOConfig
-from hone.models.heads import LogitMemory, logit_chunk
+from hone.models.heads import LogitMemory
 from hone.models.load import ModelSource, load_causal_lm, load_value_model, value_head_name
-from hone.models.lora import Adapter, LoraSettings, attach
+from hone.models.lora import Adapter, attach
 from hone.models.precision import DTYPES
 from hone.models.ulysses import check_shareable
 from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
-from hone.training.offload import OffloadOptions
-from hone.training.optimizer import build_optimizer
-from hone.training.outputs import ForwardOptions, OutputModule
+from hone.training.outputs import ForwardOptions
 from hone.training.own_reference import AsAtStart
-from hone.training.schedule import Schedule, warmup_steps
-from hone.training.sharding import Sharding, ShardOptions, shard
+from hone.workers.engine_parts import (
+    SEQUENCE_RANKS,
+    compute_dtype_of,
+    fused_chunk,
+    lora_settings,
+    micro_batching,
+    offload_of,
+    optimizer_of,
+    schedule_of,
+    sharded,
+)
 from hone.workers.settings import RunSettings
 
 ENTROPY_CHUNK = 2048  # tokens whose entropy is computed at once from their logits
 ACTOR = "actor_rollout_ref.actor"
 REF = "actor_rollout_ref.ref"
-SEQUENCE_RANKS = "ulysses_sequence_parallel_size"
 
 
 def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | None) -> TorchEngine:
@@ -195,42 +197,6 @@ def frozen_source(config: PPOConfig, run: RunSettings) -> ModelSource:
     return replace(policy_source(config, run), gradient_checkpointing=False, freeze_router=False)
 
 
-def sharded(
-    model: PreTrainedModel, options: ForwardOptions, strategy: str, fsdp: ShardingKeys, section: str
-) -> tuple[nn.Module, Sharding]:
-    """The model's outputs as a module over all ranks, by the keys of an fsdp_config; whole where there is one rank."""
-    wrap = fsdp.wrap_policy
-    how = ShardOptions(
-        strategy=strategy,
-        shard_size=fsdp.fsdp_size,
-        reshard_after_forward=fsdp.reshard_after_forward,
-        forward_prefetch=fsdp.forward_prefetch,
-        layer_classes=tuple(wrap.transformer_layer_cls_to_wrap or ()),
-        min_num_params=wrap.min_num_params,
-        param_dtype=options.compute_dtype,
-        reduce_dtype=DTYPES[fsdp.mixed_precision.reduce_dtype],
-        cpu_policy=isinstance(fsdp, FsdpConfig) and fsdp.offload_policy,
-        section=section,
-    )
-    return shard(OutputModule(model, options), model, how, next(model.parameters()).device)
-
-
-def offload_of(fsdp: ForwardFsdpConfig) -> OffloadOptions:
-    """offload_policy leaves nothing to do: it keeps all of it in CPU memory already."""
-    if isinstance(fsdp, FsdpConfig):
-        return OffloadOptions() if fsdp.offload_policy else OffloadOptions(fsdp.param_offload, fsdp.optimizer_offload)
-    return OffloadOptions(fsdp.param_offload)
-
-
-def compute_dtype_of(run: RunSettings, fsdp: ShardingKeys, section: str) -> torch.dtype:
-    return run.compute_dtype(
-        fsdp.mixed_precision.param_dtype,
-        f"{section}.mixed_precision.param_dtype",
-        weights=fsdp.model_dtype,
-        weights_key=f"{section}.model_dtype",
-    )
-
-
 def _policy_options(
     config: PPOConfig,
     run: RunSettings,
@@ -258,57 +224,4 @@ def _logit_memory(config: PPOConfig, model: PreTrainedModel) -> LogitMemory:
         chunk=fused_chunk(model) if config.actor_rollout_ref.model.use_fused_kernels else None,
         entropy_chunk=ENTROPY_CHUNK if actor.entropy_from_logits_with_chunking else None,
         recompute_entropy=actor.entropy_checkpointing,
-    )
-
-
-def fused_chunk(model: PreTrainedModel) -> int:
-    return logit_chunk(model.config.get_text_config().vocab_size)
-
-
-def lora_settings(keys: LoraKeys, section: str) -> LoraSettings | None:
-    """The adapter that a model section asks for."""
-    if not keys.trains_adapter:
-        return None
-    return LoraSettings(
-        rank=keys.lora_rank,
-        alpha=keys.lora_alpha,
-        targets=keys.target_modules,
-        excluded=getattr(keys, "exclude_modules", None),
-        path=getattr(keys, "lora_adapter_path", None),
-        section=section,
-    )
-
-
-def micro_batching(
-    size: int, dynamic: bool, max_tokens: int, key: str, *, packed: bool, sequence_ranks: int = 1
-) -> MicroBatching:
-    return MicroBatching(
-        size=size,
-        max_tokens=max_tokens if dynamic else None,
-        padded=not packed,
-        key=key,
-        sequence_ranks=sequence_ranks,
-    )
-
-
-def optimizer_of(model: nn.Module, optim: OptimizerKeys) -> torch.optim.Optimizer:
-    return build_optimizer(
-        model.parameters(),
-        name=optim.optimizer,
-        module=optim.optimizer_impl,
-        lr=optim.lr,
-        betas=(optim.betas[0], optim.betas[1]),
-        eps=optim.eps,
-        weight_decay=optim.weight_decay,
-        overrides=optim.override_optimizer_config,
-    )
-
-
-def schedule_of(optim: OptimizerKeys, kind: str, total_steps: int) -> Schedule:
-    return Schedule(
-        kind=kind,
-        total_steps=total_steps,
-        warmup_steps=warmup_steps(optim.lr_warmup_steps, optim.lr_warmup_steps_ratio, total_steps),
-        min_ratio=optim.min_lr_ratio,
-        num_cycles=optim.num_cycles,
     )

@@ -16,7 +16,7 @@ from hone.training.checkpoint import load_engine, save_engine
 from hone.training.engine import TorchEngine
 from hone.training.offload import OffloadOptions
 from hone.training.outputs import ForwardOptions
-from hone.workers.build import (
+from hone.workers.engine_parts import (
     SEQUENCE_RANKS,
     compute_dtype_of,
     fused_chunk,
