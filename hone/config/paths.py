@@ -3,10 +3,10 @@ anything is loaded."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from .lora import adapter_problems
 from .problems import Problem
@@ -125,10 +125,18 @@ def _writable(key: str, wanted: str | None, *, folder: bool) -> Iterator[Problem
     expected = "a folder that can be written" if folder else "a file in a folder that can be written"
     if not found.is_dir():
         yield Problem(key, f"{path} cannot be made, since {found} is a file", expected, f"set {key} to another place")
-    elif not os.access(found, os.W_OK | os.X_OK):
-        yield Problem(
-            key, f"{path} cannot be written: no permission in {found}", expected, f"set {key} to another place"
-        )
+    elif reason := _refusal(found):
+        wrong = f"{path} cannot be written: {reason} (tried in {found})"
+        yield Problem(key, wrong, expected, f"set {key} to another place")
+
+
+def _refusal(folder: Path) -> str | None:
+    """Why the folder takes no new entry. It is tried: permissions do not tell for root, nor on read-only systems."""
+    try:
+        with TemporaryDirectory(prefix=".hone_", dir=folder):
+            return None
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
 
 
 def _file(key: str, path: str) -> Iterator[Problem]:
