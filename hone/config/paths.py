@@ -21,7 +21,7 @@ def path_problems(config: Node) -> Iterator[Problem]:
     for key, value in _data_files(config).items():
         for path in [value] if isinstance(value, str) else value or []:
             yield from _file(key, path)
-    for key, path in _models(config).items():
+    for key, path in models_of(config).items():
         yield from _model(key, path)
     for key, file in _python_files(config).items():
         if file is not None:
@@ -48,7 +48,7 @@ def _data_files(config: Node) -> dict[str, str | list[str] | None]:
     return {}
 
 
-def _models(config: Node) -> dict[str, str]:
+def models_of(config: Node) -> dict[str, str]:
     """A critic that starts from the actor's model is not listed again."""
     if isinstance(config, SFTConfig):
         return {"model.partial_pretrain": config.model.partial_pretrain}
