@@ -160,6 +160,19 @@ def _model(key: str, path: str) -> Iterator[Problem]:
     elif not local.is_dir() and (path.startswith(("~", ".", "/")) or path.count("/") > 1 or local.is_file()):
         expected = "a Hugging Face model folder, or a hub name such as owner/name"
         yield Problem(key, f"there is no folder {path}", expected, f"set {key} to a model")
+    elif local.is_dir() and not (local / "config.json").exists():
+        yield from _checkpoint(key, local)
+
+
+def _checkpoint(key: str, folder: Path) -> Iterator[Problem]:
+    """A checkpoint of hone's holds a model folder only if it was asked for."""
+    if "global_step_" not in f"{folder.parent.name}/{folder.name}":
+        return
+    exported = [part / "huggingface" for part in (folder / "actor", folder / "model", folder)]
+    found = next((part for part in exported if part.is_dir()), None)
+    wrong = f"{folder} is a checkpoint of a run" + ("" if found else " that was saved without hf_model")
+    fix = f"set {key}={found}" if found else "save with hf_model in checkpoint.save_contents, and name its huggingface/"
+    yield Problem(key, wrong, "a Hugging Face model folder", fix)
 
 
 def _remote(key: str, path: str) -> Problem:

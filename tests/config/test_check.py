@@ -419,3 +419,17 @@ def test_the_metric_of_groups_is_one_that_the_reward_function_can_return(runnabl
 def test_liger_is_refused_on_a_cpu(runnable: Runnable) -> None:
     (problem,) = problems_of([*runnable["sft"], "model.use_liger=True", "trainer.device=cpu"], "sft")
     assert problem.key == "model.use_liger"
+
+
+@pytest.mark.parametrize("part", ["", "/actor"])
+def test_a_checkpoint_in_place_of_a_model_says_where_the_model_is(
+    runnable: Runnable, tmp_path: Path, part: str
+) -> None:
+    step = tmp_path / "run" / "global_step_2"
+    (step / "actor").mkdir(parents=True)
+    argv = [*runnable["generate"], f"model.path={step}{part}"]
+    (problem,) = problems_of(argv, "generate")
+    assert problem.key == "model.path" and "save with hf_model in checkpoint.save_contents" in problem.fix
+    (step / "actor" / "huggingface").mkdir()
+    (problem,) = problems_of(argv, "generate")
+    assert problem.fix == f"set model.path={step}/actor/huggingface"
