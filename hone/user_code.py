@@ -13,6 +13,7 @@ from typing import Any
 from hone.errors import UserError
 
 OWN_MODULE = "hone_custom_"  # how the modules of the user's files are called
+VERSION = "__hone_version__"  # of the file that a module was made from
 
 
 def load_function(
@@ -46,19 +47,25 @@ def shapes(result: Any) -> str:
 
 
 def run_file(path: str | Path, *, key: str) -> ModuleType:
-    """Executes the file once, like an import; `key` is where the user named it, for messages."""
+    """Executes the file, like an import: once in a process, as long as it does not change. `key` is where the user
+    named it, for messages."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise UserError(f"{key}={path}: there is no such file (the working directory is {Path.cwd()}).")
-    spec = importlib.util.spec_from_file_location(f"{OWN_MODULE}{file.stem}_{abs(hash(file.resolve()))}", file)
+    name, version = f"{OWN_MODULE}{file.stem}_{abs(hash(file.resolve()))}", file.stat().st_mtime_ns
+    known = sys.modules.get(name)
+    if known is not None and getattr(known, VERSION, None) == version:
+        return known
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UserError(f"{key}={file}: expected a Python file ending in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look a module up by its name
     try:
         spec.loader.exec_module(module)
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:  # an exit in it would end the command without a word
         raise UserError(f"{key}={file} fails when it is loaded: {quote(problem, str(file))}.") from problem
+    setattr(module, VERSION, version)
     return module
 
 

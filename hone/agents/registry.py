@@ -24,12 +24,16 @@ def register_agent(name: str) -> Callable[[T], T]:
 
 def make_agent(name: str) -> Agent:
     """A fresh agent for one trajectory; raises UserError with the known names."""
+    require_agent(name)
+    return CheckedAgent(name, AGENTS[name])
+
+
+def require_agent(name: str) -> None:
     if name not in AGENTS:
         raise UserError(
             f"there is no agent {name!r}; known: {', '.join(sorted(AGENTS))}. Register yours with "
             "@hone.agents.register_agent(name) in the file named by actor_rollout_ref.rollout.agent.agent_loop_path"
         )
-    return CheckedAgent(name, AGENTS[name])
 
 
 def load_agents(path: str) -> None:

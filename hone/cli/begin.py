@@ -17,6 +17,9 @@ def begin(command: str, argv: list[str]) -> Loaded:
     from hone.tracking.console import console, set_up_logging
 
     set_up_logging()
+    from hone.cli.preflight import check_before_start
+
+    check_before_start(loaded.config)
     for notice in loaded.notices:
         console.print(f"note: {notice}", style="yellow", markup=False)
     return loaded

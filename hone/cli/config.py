@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from hone.cli.preflight import check_before_start
 from hone.config import load
 from hone.config.load import preview
 from hone.config.overrides import unknown_key
@@ -30,6 +31,7 @@ def show(ctx: typer.Context, command: Command) -> None:
 def check(ctx: typer.Context, command: Command) -> None:
     """Report everything that keeps a configuration from running: `hone config check ppo -cp configs -cn math`."""
     loaded = load(_known(command), ctx.args)
+    check_before_start(loaded.config)
     for notice in loaded.notices:
         typer.echo(f"note: {notice}")
     typer.echo(f"The configuration of `hone {command}` can run.")

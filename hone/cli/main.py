@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -11,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from hone.errors import UserError
+from hone.user_code import quote
 
 GRAMMAR = """
 \b
@@ -106,9 +108,17 @@ def run_command(name: str, argv: list[str]) -> None:
     """Imports a command's module and runs it."""
     try:
         import_module(f"hone.cli.{MODULES.get(name, name)}").run(argv)
+    except SystemExit as end:
+        if name in HELP:  # these never end like this themselves
+            raise UserError(f"something in the run called exit: {quote(end, _innermost(end))}") from end
+        raise
     except KeyboardInterrupt:  # caught here, since typer would end without a word
         print("hone: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _innermost(problem: BaseException) -> str:
+    return traceback.extract_tb(problem.__traceback__)[-1].filename
 
 
 def _add_command(name: str, text: str, *, own_help: bool) -> None:

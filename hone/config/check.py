@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isqrt
 
 from .check_ranks import rank_problems
 from .checkpoint_contents import checkpoint_problems
@@ -15,6 +16,8 @@ ACTOR = "actor_rollout_ref.actor"
 REF = "actor_rollout_ref.ref"
 ROLLOUT = "actor_rollout_ref.rollout"
 BATCH = "data.train_batch_size"
+MOST_DIVISORS_TRIED = 100_000  # enough for batches up to 10^10; a larger one is a slip anyway
+GROUP_METRICS = ("score", "seq_reward", "seq_final_reward")  # beside what a reward function returns
 
 
 def cross_field_problems(config: Node) -> Iterator[Problem]:
@@ -32,6 +35,7 @@ def cross_field_problems(config: Node) -> Iterator[Problem]:
         yield from _corrections(config)
         yield from _validation(config)
     if isinstance(config, SFTConfig):
+        yield from _sft_liger(config)
         yield from _sft_token_cap(config)
         yield from _sft_offload(config)
         yield from rank_problems(config)
@@ -41,6 +45,7 @@ def cross_field_problems(config: Node) -> Iterator[Problem]:
         yield from lora_problems(config)
     if isinstance(config, (PPOConfig, EvaluationConfig)):
         yield from _reward_function(config)
+    yield from _sample_limits(config)
 
 
 def _mini_batches(config: PPOConfig) -> Iterator[Problem]:
@@ -63,7 +68,8 @@ def _mini_batches(config: PPOConfig) -> Iterator[Problem]:
 def _indivisible(key: str, batch: int, mini: int) -> Problem:
     below, above = batch // mini * mini, -(-batch // mini) * mini
     batches = " or ".join(str(size) for size in (below, above) if size > 0)
-    divisors = [size for size in range(1, batch + 1) if batch % size == 0]
+    smaller = range(1, min(isqrt(batch), MOST_DIVISORS_TRIED) + 1)
+    divisors = [d for small in smaller if batch % small == 0 for d in (small, batch // small)]
     lower = max((size for size in divisors if size < mini), default=1)
     upper = min((size for size in divisors if size > mini), default=batch)
     minis = " or ".join(str(size) for size in sorted({lower, upper}))
@@ -100,6 +106,12 @@ def _scores(config: PPOConfig) -> Iterator[Problem]:
         wrong = "algorithm.filter_groups compares the responses of one prompt, and there is only one"
         switch = "algorithm.filter_groups.enable"
         yield Problem(f"{ROLLOUT}.n", wrong, "2 or more", f"set {ROLLOUT}.n=8, for example", (switch,))
+    own = config.custom_reward_function.path
+    if groups.enable and own is None and groups.metric not in GROUP_METRICS:
+        key, other = "algorithm.filter_groups.metric", "custom_reward_function.path"
+        wrong = f"{groups.metric} is nothing that the built-in reward functions return"
+        expected = f"{' or '.join(GROUP_METRICS)}, or a key that a reward function of yours returns"
+        yield Problem(key, wrong, expected, f"set {key}=score, or {other}", (other,))
     if groups.enable and groups.metric == "seq_final_reward" and config.algorithm.use_kl_in_reward:
         key, switch = "algorithm.filter_groups.metric", "algorithm.use_kl_in_reward"
         wrong = f"seq_final_reward holds the KL with {switch}, which is not known while groups are chosen"
@@ -240,6 +252,22 @@ def _sft_token_cap(config: SFTConfig) -> Iterator[Problem]:
     data, shared_by, key = config.data, config.ulysses_sequence_parallel_size, "data.max_token_len_per_gpu"
     if data.use_dynamic_bsz and data.max_token_len_per_gpu * shared_by < data.max_length:
         yield _small_cap(key, data.max_token_len_per_gpu, data.max_length, "data.max_length", shared_by)
+
+
+def _sft_liger(config: SFTConfig) -> Iterator[Problem]:
+    if config.model.use_liger and config.trainer.device == "cpu":
+        wrong = "is true, but trainer.device=cpu: Liger's kernels are programs for a GPU"
+        fix = "set model.use_liger=False; the results are the same"
+        yield Problem("model.use_liger", wrong, "false on a CPU", fix, ("trainer.device",))
+
+
+def _sample_limits(config: Node) -> Iterator[Problem]:
+    if isinstance(config, EvaluationConfig):
+        return
+    for name in ("train_max_samples", "val_max_samples", "max_samples"):
+        if getattr(config.data, name, None) == 0:  # type: ignore[attr-defined]
+            key, expected = f"data.{name}", "-1 for all rows, or 1 and more"
+            yield Problem(key, "0 leaves no row", expected, f"set {key}=-1")
 
 
 def _sft_offload(config: SFTConfig) -> Iterator[Problem]:

@@ -3,10 +3,10 @@ anything is loaded."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from .lora import adapter_problems
 from .problems import Problem
@@ -21,7 +21,7 @@ def path_problems(config: Node) -> Iterator[Problem]:
     for key, value in _data_files(config).items():
         for path in [value] if isinstance(value, str) else value or []:
             yield from _file(key, path)
-    for key, path in _models(config).items():
+    for key, path in models_of(config).items():
         yield from _model(key, path)
     for key, file in _python_files(config).items():
         if file is not None:
@@ -48,7 +48,7 @@ def _data_files(config: Node) -> dict[str, str | list[str] | None]:
     return {}
 
 
-def _models(config: Node) -> dict[str, str]:
+def models_of(config: Node) -> dict[str, str]:
     """A critic that starts from the actor's model is not listed again."""
     if isinstance(config, SFTConfig):
         return {"model.partial_pretrain": config.model.partial_pretrain}
@@ -125,10 +125,18 @@ def _writable(key: str, wanted: str | None, *, folder: bool) -> Iterator[Problem
     expected = "a folder that can be written" if folder else "a file in a folder that can be written"
     if not found.is_dir():
         yield Problem(key, f"{path} cannot be made, since {found} is a file", expected, f"set {key} to another place")
-    elif not os.access(found, os.W_OK | os.X_OK):
-        yield Problem(
-            key, f"{path} cannot be written: no permission in {found}", expected, f"set {key} to another place"
-        )
+    elif reason := _refusal(found):
+        wrong = f"{path} cannot be written: {reason} (tried in {found})"
+        yield Problem(key, wrong, expected, f"set {key} to another place")
+
+
+def _refusal(folder: Path) -> str | None:
+    """Why the folder takes no new entry. It is tried: permissions do not tell for root, nor on read-only systems."""
+    try:
+        with TemporaryDirectory(prefix=".hone_", dir=folder):
+            return None
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
 
 
 def _file(key: str, path: str) -> Iterator[Problem]:
@@ -152,6 +160,19 @@ def _model(key: str, path: str) -> Iterator[Problem]:
     elif not local.is_dir() and (path.startswith(("~", ".", "/")) or path.count("/") > 1 or local.is_file()):
         expected = "a Hugging Face model folder, or a hub name such as owner/name"
         yield Problem(key, f"there is no folder {path}", expected, f"set {key} to a model")
+    elif local.is_dir() and not (local / "config.json").exists():
+        yield from _checkpoint(key, local)
+
+
+def _checkpoint(key: str, folder: Path) -> Iterator[Problem]:
+    """A checkpoint of hone's holds a model folder only if it was asked for."""
+    if "global_step_" not in f"{folder.parent.name}/{folder.name}":
+        return
+    exported = [part / "huggingface" for part in (folder / "actor", folder / "model", folder)]
+    found = next((part for part in exported if part.is_dir()), None)
+    wrong = f"{folder} is a checkpoint of a run" + ("" if found else " that was saved without hf_model")
+    fix = f"set {key}={found}" if found else "save with hf_model in checkpoint.save_contents, and name its huggingface/"
+    yield Problem(key, wrong, "a Hugging Face model folder", fix)
 
 
 def _remote(key: str, path: str) -> Problem:

@@ -111,5 +111,10 @@ def _mistyped(doc: KeyDoc, error: Any) -> Problem:
     if doc.expected.startswith("text") and isinstance(value, (int, float)):
         fix = f"quote it to make it text: {doc.key}='\"{value}\"'"
         return Problem(doc.key, f"{value!r} is not text", doc.expected, fix)
+    if error["type"] in ("empty", "too_short"):
+        fix = "give it a value" + (", or null" if doc.expected.endswith("or null") else "")
+        return Problem(doc.key, f"{value!r} {'has an empty entry' if value else 'is empty'}", doc.expected, fix)
+    if error["type"] == "too_large":
+        return Problem(doc.key, f"{value!r} is out of range", f"{doc.expected}, below 2**63", "set a smaller one")
     wrong = f"{value!r} is out of range" if "than" in error["type"] else f"{value!r} has the wrong type"
     return Problem(doc.key, wrong, doc.expected, "change the value")

@@ -11,14 +11,46 @@ Conversation = tuple[list[Message], str]  # with the place to name in an error
 def as_messages(value: Any, where: str) -> list[Message]:
     """A prompt as a list of messages; plain text is one user turn. `where` names the row and column in errors."""
     if isinstance(value, str):
+        _check_text(value, where)
         return [{"role": "user", "content": value}]
     if not isinstance(value, list) or not value:
         raise UserError(f"{where}: expected a text or a non-empty list of {{role, content}}, found {value!r:.80}.")
     for message in value:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
             raise UserError(f"{where}: expected messages with a role and a content, found {message!r:.80}.")
+        if message["content"] is not None or not message.get("tool_calls"):  # a call of tools may go without words
+            _check_text(message["content"], where)
     # Parquet fills the fields that other rows have with nulls; templates would take them for present.
     return [{k: v for k, v in message.items() if v is not None or k == "content"} for message in value]
+
+
+def as_prompt(value: Any, where: str) -> list[Message]:
+    """Messages that the assistant can answer."""
+    messages = as_messages(value, where)
+    last = messages[-1]
+    if last["role"] == "assistant":
+        raise UserError(
+            f"{where}: the prompt ends with a turn of the assistant, and the template would open another. Remove that "
+            "message, or put what it is to answer behind it."
+        )
+    if not (last["content"] or "").strip():
+        raise UserError(f"{where}: the last message of the prompt is empty. Write a text, or remove the row.")
+    return messages
+
+
+def _check_text(content: Any, where: str) -> None:
+    if not isinstance(content, str):
+        raise UserError(
+            f"{where}: expected a text as the content of a message, found {content!r:.80}. Write lists of text parts "
+            "as one text; other parts (images, videos) are not built."
+        )
+    try:
+        content.encode()
+    except UnicodeEncodeError as problem:
+        raise UserError(
+            f"{where}: the text has half a character (a lone surrogate, {content[problem.start]!r}) at position "
+            f"{problem.start}. Correct the text: tokenizers take whole characters only."
+        ) from problem
 
 
 def require_chat_template(tokenizer: Any) -> None:

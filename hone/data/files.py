@@ -60,7 +60,10 @@ class ParquetSource:
     def __init__(self, path: Path) -> None:
         try:
             self.table: pa.Table = pq.read_table(path)
-        except pa.ArrowInvalid as problem:
+            self.table.validate(full=True)  # finds text that is not UTF-8 here, and not when a row is read
+        except PermissionError:
+            raise
+        except (pa.ArrowException, OSError) as problem:
             raise UserError(f"{path} is not a readable parquet file: {problem}.") from problem
         self.columns: list[str] = self.table.column_names
 
@@ -95,7 +98,7 @@ class JsonSource:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # with or without a byte order mark
     except UnicodeDecodeError as problem:
         raise UserError(f"{path} is not UTF-8 text: {problem}.") from problem
 
@@ -103,8 +106,8 @@ def _read_text(path: Path) -> str:
 def _array_texts(path: Path, text: str) -> list[str]:
     try:
         rows = json.loads(text)
-    except json.JSONDecodeError as problem:
-        raise UserError(f"{path} is not valid JSON: {problem}.") from problem
+    except (json.JSONDecodeError, RecursionError) as problem:
+        raise UserError(f"{path} is not valid JSON: {_fault(problem)}.") from problem
     for index, row in enumerate(rows):
         _check_object(row, f"{path}, row {index}")
     return [json.dumps(row) for row in rows]
@@ -116,12 +119,16 @@ def _line_texts(path: Path, text: str) -> list[str]:
     for number, line in lines:
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as problem:
+        except (json.JSONDecodeError, RecursionError) as problem:
             raise UserError(
-                f"{path}, line {number} is not valid JSON: {problem}. Expected one object a line."
+                f"{path}, line {number} is not valid JSON: {_fault(problem)}. Expected one object a line."
             ) from problem
         _check_object(row, f"{path}, line {number}")
     return [line for _, line in lines]
+
+
+def _fault(problem: Exception) -> str:
+    return "it is nested too deeply" if isinstance(problem, RecursionError) else str(problem)
 
 
 def _check_object(row: Any, where: str) -> None:
@@ -168,9 +175,11 @@ class Rows(Sequence[Row]):
                 yield from (None for _ in range(len(source)))
 
     def require(self, column: str, key: str) -> None:
-        """Refuse files without `column`, which the configuration key `key` names."""
+        """Refuse files without `column`, which the configuration key `key` names, and files that are all empty."""
+        if not len(self):
+            raise UserError(f"{', '.join(map(str, self.paths))}: there are no rows. Expected one at least.")
         for path, source in zip(self.paths, self.sources):
-            if column not in source.columns:
+            if len(source) and column not in source.columns:
                 raise UserError(
                     f"{path} has no column '{column}' ({key}). Its columns: {', '.join(source.columns) or 'none'}. "
                     f"Set {key} to one of them, or add the column."
@@ -191,4 +200,6 @@ def _open(path: Path) -> Source:
         raise UserError(f"{path} has the ending '{path.suffix}': expected one of {', '.join(ENDINGS)}.")
     if not path.is_file():
         raise UserError(f"The data file {path} does not exist (the working directory is {Path.cwd()}).")
+    if path.suffix == ".parquet" and not path.stat().st_size:
+        raise UserError(f"{path} is empty: expected a parquet file, which has a few bytes even without rows.")
     return ParquetSource(path) if path.suffix == ".parquet" else JsonSource(path)

@@ -1,14 +1,14 @@
 """Prompts for RL, evaluation and generation: rows rendered by the chat template and fitted to a length."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hone.data.chat import Conversation, Message, as_messages, render, require_chat_template
+from hone.data.chat import Conversation, Message, as_prompt, render, require_chat_template
 from hone.data.files import read_rows
 from hone.data.lengths import measure, refuse_longer
 from hone.data.schema import ground_truth
@@ -40,7 +40,8 @@ class PromptDataset:
     """The rows of `files` that stay after sampling and filtering; item i is a `Sample`, rendered on access.
 
     Their mistakes are found when the data set is made, not when a row is drawn in the middle of a run. `length_key` and
-    `remedy` are what a user reads of prompts that are too long.
+    `remedy` are what a user reads of prompts that are too long. `check` raises UserError for a row that the run could
+    not use; the row is named before its message.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class PromptDataset:
         seed: int = 42,
         length_key: str = "data.max_prompt_length",
         remedy: str = REMEDY,
+        check: Callable[[Sample], None] | None = None,
     ) -> None:
         check_truncation(truncation)
         require_chat_template(tokenizer)
@@ -72,6 +74,7 @@ class PromptDataset:
         self.tokenizer = tokenizer
         self.prompt_key = prompt_key
         self.reward_fn_key = reward_fn_key
+        self.check = check
         self.max_prompt_length = max_prompt_length
         self.truncation = truncation
         self.kept = choose_rows(len(self.rows), max_samples=max_samples, shuffle=shuffle, seed=seed)
@@ -98,7 +101,7 @@ class PromptDataset:
         return Sample(
             row=index,
             prompt_ids=[],
-            messages=as_messages(row.value(self.prompt_key, "data.prompt_key"), self._where(index)),
+            messages=as_prompt(row.value(self.prompt_key, "data.prompt_key"), self._where(index)),
             data_source="" if key is None else str(row.value(key, "data.reward_fn_key")),
             ground_truth=ground_truth(row),
             extra_info=row.mapping("extra_info"),
@@ -110,7 +113,18 @@ class PromptDataset:
         return f"{self.rows.where(row)}, column '{self.prompt_key}'"
 
     def _conversations(self) -> Iterator[Conversation]:
-        return ((self._read(int(row)).messages, self._where(int(row))) for row in self.kept)
+        for row in map(int, self.kept):
+            sample = self._read(row)
+            self._check(sample)
+            yield sample.messages, self._where(row)
+
+    def _check(self, sample: Sample) -> None:
+        if self.check is None:
+            return
+        try:
+            self.check(sample)
+        except UserError as problem:
+            raise UserError(f"{self.rows.where(sample.row)}: {problem}") from problem
 
     def _refuse_multimodal(self, keys: tuple[str, str]) -> None:
         for key in keys:

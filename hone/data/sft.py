@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hone.data.chat import Conversation, Message, as_messages, require_chat_template
+from hone.data.chat import Conversation, Message, as_messages, as_prompt, require_chat_template
 from hone.data.files import read_rows
 from hone.data.lengths import measure, refuse_longer
 from hone.data.prompts import choose_rows
@@ -98,13 +98,16 @@ class SFTDataset:
             raise UserError(f"{where}: the conversation begins with the assistant. Put what it answers before it.")
         if all(message["role"] != "assistant" for message in messages):
             raise UserError(f"{row.where}: nothing to train on, the assistant has no turn. Remove the row.")
+        _refuse_empty(messages, where)
         return messages
 
     def _prompt_and_response(self, index: int) -> list[Message]:
         row = self.rows[index]
+        prompt = as_prompt(row.value(self.prompt_key, "data.prompt_key"), f"{row.where}, column '{self.prompt_key}'")
         response = row.text(self.response_key, "data.response_key")
-        prompt = as_messages(row.value(self.prompt_key, "data.prompt_key"), f"{row.where}, column '{self.prompt_key}'")
-        return [*prompt, {"role": "assistant", "content": response}]
+        answer = as_messages([{"role": "assistant", "content": response}], f"{row.where}, column '{self.response_key}'")
+        _refuse_empty(answer, f"{row.where}, column '{self.response_key}'")
+        return [*prompt, *answer]
 
     def _conversations(self) -> Iterator[Conversation]:
         return ((self._conversation(int(row)), self.rows.where(int(row))) for row in self.kept)
@@ -135,3 +138,10 @@ class SFTDataset:
                 + " Raise data.max_length or remove the row."
             )
         return SFTSample(row, input_ids, loss_mask)
+
+
+def _refuse_empty(messages: list[Message], where: str) -> None:
+    """A turn without a text would teach the model to say nothing."""
+    turns = [message for message in messages if message["role"] == "assistant"]
+    if any(not (turn["content"] or "").strip() and not turn.get("tool_calls") for turn in turns):
+        raise UserError(f"{where}: the assistant's text is empty: nothing to learn. Write one, or remove the row.")

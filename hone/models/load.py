@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -24,6 +25,8 @@ from hone.errors import UserError
 from hone.models.attention import supports_layouts
 from hone.models.liger import use_liger_layers
 from hone.models.router import freeze_routers
+
+VALUE_HEADS = ("score", "classifier")  # how heads are called; a critic's may start anew
 
 
 @dataclass(frozen=True)
@@ -57,21 +60,31 @@ def available_attention(wanted: str, device: torch.device) -> str:
 def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     location = str(Path(path).expanduser()) if path.startswith("~") else path
     try:
-        return AutoTokenizer.from_pretrained(location, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(location, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise UserError(f"no tokenizer could be loaded from {path!r}: {_first_line(error)}") from error
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes one up where there are no files
+        raise UserError(
+            f"no tokenizer could be loaded from {path!r}: its files (for most models tokenizer.json and "
+            "tokenizer_config.json) are missing. Copy them there from the model that this one was made from."
+        )
+    return tokenizer
 
 
 def load_causal_lm(source: ModelSource) -> PreTrainedModel:
     """The policy. Raises UserError when the folder holds no causal language model or cannot run packed."""
-    return _packable(_load(AutoModelForCausalLM, source)[0], source)
+    model, missing = _load(AutoModelForCausalLM, source)
+    _refuse_missing(missing, source)
+    return _packable(model, source)
 
 
 def load_value_model(source: ModelSource) -> PreTrainedModel:
     """The critic: the backbone with one number per token. A head that the checkpoint lacks starts at zero."""
     model, missing = _load(AutoModelForTokenClassification, source, num_labels=1, classifier_dropout=0.0)
     head = value_head(model)
-    if any(name.startswith(("score", "classifier")) for name in missing):
+    new_head = {name for name in missing if name.startswith(VALUE_HEADS)}
+    _refuse_missing(missing - new_head, source)
+    if new_head:
         torch.nn.init.zeros_(head.weight)
         if head.bias is not None:
             torch.nn.init.zeros_(head.bias)
@@ -106,10 +119,38 @@ def _load(auto: Any, source: ModelSource, **config_changes: Any) -> tuple[PreTra
             attn_implementation=_attention_of(auto, config, source.attn_implementation),
             trust_remote_code=source.trust_remote_code,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, with the sizes in the message
         )
     except (OSError, ValueError) as error:
         raise UserError(f"no model could be loaded from {source.path!r}: {_first_line(error)}") from error
+    except SafetensorError as error:
+        raise UserError(
+            f"no model could be loaded from {source.path!r}: a weights file (*.safetensors) is damaged or cut short: "
+            f"{_first_line(error)}. Copy or download it again."
+        ) from error
+    _refuse_mismatched(report["mismatched_keys"], source)
     return _changed(model, source), set(report["missing_keys"])
+
+
+def _refuse_mismatched(mismatched: Any, source: ModelSource) -> None:
+    """`mismatched` are (name, shape in the files, shape in the model)."""
+    if not mismatched:
+        return
+    name, stored, wanted = min(mismatched)
+    raise UserError(
+        f"no model could be loaded from {source.path!r}: its config.json (or override_config) and its weights differ "
+        f"in the sizes of {len(mismatched)} tensors, such as {name}: {tuple(stored)} in the files, {tuple(wanted)} by "
+        "the configuration. Restore the config.json that belongs to the weights."
+    )
+
+
+def _refuse_missing(missing: set[str], source: ModelSource) -> None:
+    """transformers would start them at random."""
+    if missing:
+        raise UserError(
+            f"no model could be loaded from {source.path!r}: its files lack {len(missing)} tensors that the model has, "
+            f"such as {min(missing)}. Restore the config.json that belongs to the weights, or copy all weights files."
+        )
 
 
 def _changed(model: Any, source: ModelSource) -> PreTrainedModel:

@@ -25,8 +25,13 @@ def compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None
 ) -> float:
     """1.0 for the right number, else 0.0."""
+    return float(last_answer(solution_str) == expected_answer(data_source, ground_truth))
+
+
+def expected_answer(data_source: str, ground_truth: Any) -> Decimal:
+    """The number of a ground truth, with or without `####` before it; raises ValueError where there is none."""
     truth = str(ground_truth)
     expected = last_answer(truth if "####" in truth else f"#### {truth}")
     if expected is None:
         raise ValueError(f"ground truth {ground_truth!r} of data source '{data_source}' is not a number")
-    return float(last_answer(solution_str) == expected)
+    return expected

@@ -63,6 +63,8 @@ class ScoringProcess:
                     return
                 yield self.connection.recv()
         except (EOFError, OSError):
+            if not self.end.alive:  # ended with the run: no failure of the function's
+                raise
             yield Reward(0.0, error=f"the process of the reward function ended with exit code {self._exit_code()}")
         except UserError as problem:
             yield problem

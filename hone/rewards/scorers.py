@@ -38,6 +38,21 @@ def find_scorer(data_source: str) -> Scorer:
     )
 
 
+def check_scorable(data_source: str, ground_truth: Any) -> None:
+    """Raises UserError for what `default_compute_score` could score no answer to."""
+    scorer = find_scorer(data_source)
+    if ground_truth is None:
+        raise UserError(
+            f"there is no ground truth, and answers of the data source '{data_source}' are compared with it. Add "
+            "{'ground_truth': ...} to the row's column reward_model, or remove the row."
+        )
+    if scorer is gsm8k.compute_score:
+        try:
+            gsm8k.expected_answer(data_source, ground_truth)
+        except ValueError as problem:
+            raise UserError(f"{problem}. Correct the row, or remove it.") from problem
+
+
 def default_compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None
 ) -> float | dict[str, Any] | None:

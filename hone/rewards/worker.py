@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+from contextlib import suppress
 from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any
@@ -19,14 +20,11 @@ def serve(descriptor: int) -> None:
     """Replies until the other end is closed. The first message is (address, time limit); the others are lists, in which
     None asks whether the function loads, and anything else is an answer to score."""
     connection = Connection(descriptor)
-    address, timeout_s = connection.recv()
-    while True:
-        try:
-            answers = connection.recv()
-        except EOFError:
-            return
-        for answer in answers:
-            connection.send(_reply(address, answer, timeout_s))
+    with suppress(EOFError, ConnectionError):  # the run may end at any moment
+        address, timeout_s = connection.recv()
+        while True:
+            for answer in connection.recv():
+                connection.send(_reply(address, answer, timeout_s))
 
 
 def _reply(address: Address, answer: dict[str, Any] | None, timeout_s: float) -> Reward | UserError | None:

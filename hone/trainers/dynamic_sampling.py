@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from hone.config.check import GROUP_METRICS
 from hone.config.schema.algorithm import FilterGroups
 from hone.errors import UserError
 from hone.rewards import Reward, refuse_if_all_raised
 from hone.trainers.metrics import failures
 from hone.trainers.sampling import Sampled
 from hone.trainers.scoring import Scoring
-
-METRICS = ("score", "seq_reward", "seq_final_reward")  # beside what the reward function returns
 
 
 def sample_informative(
@@ -47,19 +46,19 @@ def _informative(sampled: Sampled, metric: str, scoring: Scoring, n: int) -> lis
 def _value(reward: Reward, metric: str, added: float) -> float | str | None:
     if reward.score is None:
         return None
-    if metric in METRICS:
+    if metric in GROUP_METRICS:
         return reward.score if metric == "score" else reward.score + added
     return reward.extras.get(metric, 0.0)  # a failed call has a score of 0 and nothing beside it
 
 
 def _check_known(metric: str, rewards: Sequence[Reward]) -> None:
     sound = [reward for reward in rewards if reward.error is None and reward.score is not None]
-    if metric in METRICS or not sound or any(metric in reward.extras for reward in sound):
+    if metric in GROUP_METRICS or not sound or any(metric in reward.extras for reward in sound):
         return
     extras = sorted({name for reward in sound for name in reward.extras})
     raise UserError(
         f"algorithm.filter_groups.metric={metric}: the reward function returns no such key. There are "
-        f"{', '.join([*METRICS, *extras])}; set one of them"
+        f"{', '.join([*GROUP_METRICS, *extras])}; set one of them"
     )
 
 

@@ -16,7 +16,7 @@ from hone.data.schema import ground_truth
 from hone.errors import UserError
 from hone.rewards import refuse_if_all_raised
 from hone.rewards.manager import Reward, RewardManager
-from hone.rewards.scorers import default_compute_score
+from hone.rewards.scorers import check_scorable, default_compute_score
 from hone.tracking.console import console
 from hone.trainers.validation_metrics import validation_metrics
 from hone.user_code import load_function
@@ -57,7 +57,8 @@ def _scores(config: EvaluationConfig, manager: RewardManager) -> tuple[list[str]
     for key in ("response_key", "data_source_key", "reward_model_key"):
         rows.require(getattr(data, key), f"data.{key}")
     # All rows are read before the first is scored: scoring may take long, and a mistake should not wait for it.
-    answered = [_read(row, data) for row in rows]
+    by_rules = config.custom_reward_function.path is None
+    answered = [_read(row, data, by_rules=by_rules) for row in rows]
     sources, uids, pending = [], [], []
     for index, row in enumerate(answered):
         for response in row.responses:
@@ -69,15 +70,21 @@ def _scores(config: EvaluationConfig, manager: RewardManager) -> tuple[list[str]
     return sources, uids, rewards
 
 
-def _read(row: Row, keys: EvaluationDataConfig) -> _Answered:
+def _read(row: Row, keys: EvaluationDataConfig, *, by_rules: bool) -> _Answered:
     responses = row.value(keys.response_key, "data.response_key")
     if not isinstance(responses, list) or not responses or not all(isinstance(text, str) for text in responses):
         raise UserError(
             f"{row.where}, column '{keys.response_key}': expected a list of at least one text, found {responses!r:.80}"
         )
-    return _Answered(
-        responses,
-        str(row.value(keys.data_source_key, "data.data_source_key")),
-        ground_truth(row, keys.reward_model_key),
-        row.mapping("extra_info"),
-    )
+    data_source = str(row.value(keys.data_source_key, "data.data_source_key"))
+    truth = ground_truth(row, keys.reward_model_key)
+    if by_rules:
+        _check_scorable(row, data_source, truth)
+    return _Answered(responses, data_source, truth, row.mapping("extra_info"))
+
+
+def _check_scorable(row: Row, data_source: str, truth: Any) -> None:
+    try:
+        check_scorable(data_source, truth)
+    except UserError as problem:
+        raise UserError(f"{row.where}: {problem}") from problem

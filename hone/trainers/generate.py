@@ -17,6 +17,7 @@ from hone.errors import UserError
 from hone.models.load import load_tokenizer
 from hone.rollout.interface import Sampling
 from hone.tracking.console import console, progress_bar
+from hone.trainers.row_checks import row_check
 from hone.trainers.sampling import trajectory_seed
 from hone.workers.rollout import GenerationWorker, RolloutTask
 from hone.workers.settings import RunSettings
@@ -64,6 +65,7 @@ def _prompts(config: GenerationConfig, tokenizer) -> PromptDataset:  # type: ign
         max_samples=config.data.max_samples,
         length_key="rollout.prompt_length",
         remedy="Raise rollout.prompt_length, or remove such rows.",
+        check=row_check(scored_by_rules=False),
     )
 
 

@@ -22,6 +22,7 @@ from hone.rewards.scorers import default_compute_score
 from hone.tracking.loggers import Tracker
 from hone.tracking.run_directory import write_config
 from hone.tracking.timing import TrainingCost
+from hone.trainers.row_checks import load_own_agents, row_check
 from hone.trainers.sampling import Sampler
 from hone.trainers.token_selection import token_selector
 from hone.trainers.updates import UpdatePlan
@@ -78,6 +79,7 @@ def set_up(loaded: Loaded, executor: Executor) -> Setup:
     tokenizer = load_tokenizer(
         config.data.tokenizer or config.actor_rollout_ref.model.path, trust_remote_code=config.data.trust_remote_code
     )
+    load_own_agents(config.actor_rollout_ref.rollout.agent)
     train_data = _prompts(config, tokenizer, training=True)
     val_data = _prompts(config, tokenizer, training=False) if config.data.val_files else None
     data = config.data
@@ -121,6 +123,7 @@ def _prompts(config: PPOConfig, tokenizer: PreTrainedTokenizerBase, *, training:
         max_samples=data.train_max_samples if training else data.val_max_samples,
         shuffle=data.shuffle if training else data.validation_shuffle,
         seed=data.seed,
+        check=row_check(scored_by_rules=config.custom_reward_function.path is None),
     )
 
 

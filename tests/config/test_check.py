@@ -372,3 +372,64 @@ def test_a_timeline_must_have_a_place(runnable: Runnable, command: str, tmp_path
 def test_several_ranks_have_something_to_shard(runnable: dict[str, list[str]]) -> None:
     argv = ["trainer.n_gpus_per_node=2", f"{ACTOR}.fsdp_config.reshard_after_forward=False", "ray_init.num_cpus=2"]
     assert not any("nothing to shard" in notice for notice in load("ppo", [*runnable["ppo"], *argv]).notices)
+
+
+@pytest.mark.parametrize("batch", [10**12 + 1, 2**63 - 1])
+def test_an_absurd_batch_size_is_answered_at_once(runnable: Runnable, batch: int) -> None:
+    (problem,) = problems_of([*runnable["ppo"], f"data.train_batch_size={batch}"])
+    minis = problem.fix.split(f"{ACTOR}.ppo_mini_batch_size=")[1].split(" or ")
+    assert all(batch % int(mini) == 0 for mini in minis)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("data.train_batch_size=99999999999999999999", "below 2**63"),
+        ("trainer.seed=1e30", "below 2**63"),
+        ("data.seed=1e30", "below 2**63"),
+        (f"{ACTOR}.data_loader_seed=-1", "an integer >= 0"),
+        ("data.train_files=[]", "is empty"),
+        ("data.val_files=[]", "or null"),
+        ("data.train_files=[rows.parquet,'']", "has an empty entry"),
+        ("data.prompt_key=''", "is empty"),
+        ("actor_rollout_ref.model.path=''", "is empty"),
+        ("data.train_max_samples=0", "leaves no row"),
+        ("data.val_max_samples=0", "leaves no row"),
+        ("trainer.default_local_dir=/proc/foo", "cannot be written"),
+    ],
+)
+def test_a_value_that_could_only_fail_later_is_refused(runnable: Runnable, override: str, words: str) -> None:
+    (problem,) = problems_of([*runnable["ppo"], override])
+    assert problem.key == override.partition("=")[0]
+    assert words in str(problem)
+
+
+def test_the_largest_seed_is_accepted(runnable: Runnable) -> None:
+    assert load("ppo", [*runnable["ppo"], f"trainer.seed={2**63 - 1}"]).config.trainer.seed == 2**63 - 1
+
+
+def test_the_metric_of_groups_is_one_that_the_reward_function_can_return(runnable: Runnable) -> None:
+    filtered = [*runnable["ppo"], "algorithm.filter_groups.enable=True", f"{ROLLOUT}.n=2"]
+    foreign = [*filtered, "algorithm.filter_groups.metric=acc"]
+    (problem,) = problems_of(foreign)
+    assert problem.key == "algorithm.filter_groups.metric" and "seq_reward" in problem.expected
+    load("ppo", [*foreign, f"custom_reward_function.path={__file__}"])  # its keys are not known before it runs
+
+
+def test_liger_is_refused_on_a_cpu(runnable: Runnable) -> None:
+    (problem,) = problems_of([*runnable["sft"], "model.use_liger=True", "trainer.device=cpu"], "sft")
+    assert problem.key == "model.use_liger"
+
+
+@pytest.mark.parametrize("part", ["", "/actor"])
+def test_a_checkpoint_in_place_of_a_model_says_where_the_model_is(
+    runnable: Runnable, tmp_path: Path, part: str
+) -> None:
+    step = tmp_path / "run" / "global_step_2"
+    (step / "actor").mkdir(parents=True)
+    argv = [*runnable["generate"], f"model.path={step}{part}"]
+    (problem,) = problems_of(argv, "generate")
+    assert problem.key == "model.path" and "save with hf_model in checkpoint.save_contents" in problem.fix
+    (step / "actor" / "huggingface").mkdir()
+    (problem,) = problems_of(argv, "generate")
+    assert problem.fix == f"set model.path={step}/actor/huggingface"

@@ -119,3 +119,40 @@ def test_a_value_of_the_wrong_kind_names_file_row_and_column(tmp_path):
     with pytest.raises(UserError, match=r"a\.jsonl, row 0, column 'extra_info': expected an object.*found 'x'"):
         row.mapping("extra_info")
     assert row.mapping("empty") == row.mapping("no") == row.mapping("absent") == {}
+
+
+def test_damage_inside_a_parquet_file_names_the_file(tmp_path):
+    path = write(tmp_path / "a.parquet", [{"text": f"text number {i}"} for i in range(2000)])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + b"\xff" * 4000 + whole[4004:])
+    with pytest.raises(UserError, match=r"a\.parquet is not a readable parquet file"):
+        read_rows(path)
+
+
+def test_text_in_a_parquet_file_that_is_not_utf8_is_found_when_it_is_opened(tmp_path):
+    text = pa.Array.from_buffers(pa.string(), 1, pa.array([b"caf\xe9"]).buffers())
+    pq.write_table(pa.table({"text": text}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a\.parquet is not a readable parquet file.*UTF"):
+        read_rows(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_endless_nesting_is_refused_with_its_place(tmp_path, name):
+    (tmp_path / name).write_text("[" * 100_000)
+    with pytest.raises(UserError, match=rf"{name}.* is not valid JSON: it is nested too deeply"):
+        read_rows(tmp_path / name)
+    (tmp_path / name).write_text('{"a": 1}\n{"a": ' + "[" * 100_000)
+    with pytest.raises(UserError, match=rf"{name}, line 2 is not valid JSON: it is nested too deeply"):
+        read_rows(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl", "a.json"])
+def test_an_empty_file_is_said_to_be_empty(tmp_path, name):
+    (tmp_path / name).touch()
+    with pytest.raises(UserError, match=rf"{name}(: there are no rows| is empty)"):
+        read_rows(tmp_path / name).require("prompt", "data.prompt_key")
+
+
+def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"a": 1}', encoding="utf-8-sig")
+    assert list(read_rows(tmp_path / "a.jsonl")) == [{"a": 1}]

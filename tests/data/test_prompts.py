@@ -213,3 +213,29 @@ def test_a_row_with_a_mistake_is_named_at_the_start(tmp_path, tiny_tokenizer, mi
     with pytest.raises(UserError, match=rf"a\.jsonl, row 1.*{message}"):
         dataset(path, tiny_tokenizer, truncation=truncation)
     assert len(dataset(path, tiny_tokenizer, truncation=truncation, max_samples=1)) == 1
+
+
+ASKED = {"role": "user", "content": "Tom has 5 cups."}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ([{"role": "user", "content": [{"type": "text", "text": "Tom"}]}], "expected a text as the content"),
+        ([{"role": "user", "content": 5}], "expected a text as the content of a message, found 5"),
+        ([{"role": "user", "content": None}], "expected a text as the content of a message, found None"),
+        ("half \ud83d", "lone surrogate.*position 5"),
+        ([{"role": "user", "content": "half \ud83d"}], "lone surrogate"),
+        ("", "the last message of the prompt is empty"),
+        ([ASKED, {"role": "user", "content": " \n"}], "the last message of the prompt is empty"),
+        ([ASKED, {"role": "assistant", "content": "5"}], "ends with a turn of the assistant"),
+    ],
+)
+def test_a_prompt_that_cannot_be_answered_names_its_row(tmp_path, tiny_tokenizer, prompt, words):
+    path = write(tmp_path / "a.jsonl", [[ASKED], prompt])
+    with pytest.raises(UserError, match=rf"a\.jsonl, row 1, column 'prompt': .*{words}"):
+        dataset(path, tiny_tokenizer)
+
+
+def test_an_empty_system_message_is_accepted(tmp_path, tiny_tokenizer):
+    dataset(write(tmp_path / "a.jsonl", [[{"role": "system", "content": ""}, ASKED]]), tiny_tokenizer)

@@ -62,7 +62,7 @@ def test_text_and_end_token_are_trained_and_the_ids_are_those_of_the_whole_conve
     assert trained(tokenizer, sample) == [thinking + "5+8=13 #### 13<|end|>"]
 
 
-@pytest.mark.parametrize("response", ["a", "b", "ab", "", "#### 13"])
+@pytest.mark.parametrize("response", ["a", "b", "ab", "#### 13"])
 def test_any_response_is_trained_whole_with_its_end_token(tmp_path, tokenizer, response):
     tokenizer.chat_template = WITH_NEWLINE
     path = write(tmp_path / "a.jsonl", [{"prompt": "cups", "response": response}])
@@ -221,3 +221,16 @@ def test_rows_drawn_together_are_the_rows_drawn_alone(tmp_path, tokenizer, templ
         return SFTDataset(path, tokenizer=tokenizer, max_length=128, messages_key="messages")
 
     assert data().samples(range(len(rows))) == [data()[i] for i in range(len(rows))]
+
+
+@pytest.mark.parametrize("response", ["", " \n", "half \ud83d"])
+def test_a_response_that_teaches_nothing_names_its_row(tmp_path, tokenizer, response):
+    rows = [{"prompt": "Tom has 5 cups.", "response": "5"}, {"prompt": "Tom has 5 cups.", "response": response}]
+    with pytest.raises(UserError, match=r"a\.jsonl, row 1, column 'response': .*(is empty|lone surrogate)"):
+        SFTDataset(write(tmp_path / "a.jsonl", rows), tokenizer=tokenizer, max_length=64)
+
+
+def test_an_empty_turn_in_a_conversation_names_its_row(tmp_path, tokenizer):
+    path = write(tmp_path / "a.jsonl", [{"messages": [*CONVERSATION[:3], {"role": "assistant", "content": ""}]}])
+    with pytest.raises(UserError, match=r"a\.jsonl, row 0, column 'messages': the assistant's text is empty"):
+        SFTDataset(path, tokenizer=tokenizer, max_length=64, messages_key="messages")

@@ -1,6 +1,7 @@
 """What a model folder becomes: a policy, a critic whose head starts at zero, or one clear error."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -124,3 +125,42 @@ def test_mixed_precision_keeps_fp32_parameters_and_computes_products_in_bf16():
     with autocast(CPU, torch.float32, torch.float32):
         assert layer(torch.ones(1, 4)).dtype == torch.float32
     assert layer.weight.dtype == torch.float32
+
+
+@pytest.fixture
+def copied(tmp_path, tiny_model_dir):
+    return shutil.copytree(tiny_model_dir, tmp_path / "model")
+
+
+def change_config(folder, **values):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def test_a_folder_without_tokenizer_files_is_refused(copied):
+    for file in copied.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(UserError, match=f"no tokenizer could be loaded from '{copied}': its files .* are missing"):
+        load_tokenizer(str(copied))
+
+
+@pytest.mark.parametrize("size", [0, 100_000])
+def test_damaged_weights_name_the_folder(copied, size):
+    weights = copied / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:size])
+    with pytest.raises(UserError, match=rf"no model could be loaded from '{copied}': .*is damaged or cut short"):
+        load_causal_lm(ModelSource(str(copied)))
+
+
+@pytest.mark.parametrize("load", [load_causal_lm, load_value_model])
+def test_a_configuration_of_other_sizes_than_the_weights_is_refused(copied, load):
+    change_config(copied, hidden_size=256)
+    with pytest.raises(UserError, match=rf"'{copied}': its config\.json .* differ in the sizes of \d+ tensors.*256"):
+        load(ModelSource(str(copied)))
+
+
+@pytest.mark.parametrize("load", [load_causal_lm, load_value_model])
+def test_weights_that_are_missing_are_not_made_up(copied, load):
+    change_config(copied, num_hidden_layers=3, layer_types=["full_attention"] * 3)
+    with pytest.raises(UserError, match=rf"'{copied}': its files lack \d+ tensors.*model\.layers\.2"):
+        load(ModelSource(str(copied)))

@@ -5,13 +5,18 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import time
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 
 from hone.errors import UserError
 from hone.rewards import Reward, RewardManager
+from hone.rewards.address import Address
+from hone.rewards.process import ScoringProcess
+from hone.rewards.worker import serve
 from hone.user_code import load_function
 from tests.rewards import functions
 
@@ -159,3 +164,17 @@ def test_a_stuck_call_ends_itself_when_the_run_was_killed(tmp_path):
     run.kill()
     run.wait()
     assert ended((tmp_path / "process").read_text())
+
+
+def test_a_process_that_ends_with_the_run_reports_no_failure():
+    process = ScoringProcess(Address.of(functions.stuck), timeout_s=60)
+    answer = {"data_source": "x", "solution_str": "asleep", "ground_truth": "", "extra_info": None}
+    threading.Timer(1, process.end).start()
+    with pytest.raises((EOFError, OSError)):
+        next(process([answer]))
+
+
+def test_a_worker_whose_run_is_gone_ends_without_a_word():
+    ours, theirs = Pipe()
+    ours.close()
+    serve(os.dup(theirs.fileno()))

@@ -109,7 +109,7 @@ class ActorConfig(RolloutCorrectionKeys):
     use_torch_compile: bool = key(True, "Compile the log-prob and entropy computation; acts on a GPU.")
     ppo_epochs: int = key(1, "Passes over the trajectories of a step.", ge=1)
     shuffle: bool = key(False, "Shuffle trajectories between mini-batches before each pass.")
-    data_loader_seed: int | None = key(None, "Seed of that shuffle.")
+    data_loader_seed: int | None = key(None, "Seed of that shuffle.", ge=0)
     ulysses_sequence_parallel_size: int = key(1, "Ranks that share each sequence; needs packing.", ge=1)
     optim: OptimConfig = node(OptimConfig)
     fsdp_config: FsdpConfig = node(FsdpConfig)

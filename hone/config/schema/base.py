@@ -8,6 +8,9 @@ from __future__ import annotations
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+INTEGER_LIMIT = 2**63  # what libraries keep numbers in; seeds and counts beyond it fail somewhere in a run
 
 
 def convert_text(value: Any, annotation: Any) -> Any:
@@ -17,6 +20,15 @@ def convert_text(value: Any, annotation: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and _accepts(annotation, int, but_not=float):
         return int(value)  # 1e3 is a float to YAML
     return value
+
+
+def refuse_unusable(value: Any) -> None:
+    """What no key can use: empty text (null is how nothing is written) and integers that do not fit into 64 bits."""
+    for part in value if isinstance(value, list) else [value]:
+        if isinstance(part, str) and not part.strip():
+            raise PydanticCustomError("empty", "empty text")
+        if isinstance(part, int) and not -INTEGER_LIMIT <= part < INTEGER_LIMIT:
+            raise PydanticCustomError("too_large", "beyond 64 bits")
 
 
 def _from_text(text: str, annotation: Any) -> Any:
@@ -71,7 +83,9 @@ class Node(BaseModel):
     @classmethod
     def _convert(cls, value: Any, info: ValidationInfo) -> Any:
         assert info.field_name is not None  # pydantic always names the field of a field validator
-        return convert_text(value, cls.model_fields[info.field_name].annotation)
+        converted = convert_text(value, cls.model_fields[info.field_name].annotation)
+        refuse_unusable(converted)
+        return converted
 
 
 class OpenNode(Node):

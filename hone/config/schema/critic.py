@@ -37,7 +37,7 @@ class CriticConfig(Node):
     )
     ppo_epochs: int = key(ref(f"{ACTOR}.ppo_epochs"), "Passes over the trajectories of a step.", ge=1)
     shuffle: bool = key(ref(f"{ACTOR}.shuffle"), "Shuffle trajectories between mini-batches before each pass.")
-    data_loader_seed: int | None = key(ref(f"{ACTOR}.data_loader_seed"), "Seed of that shuffle.")
+    data_loader_seed: int | None = key(ref(f"{ACTOR}.data_loader_seed"), "Seed of that shuffle.", ge=0)
     grad_clip: float = key(1.0, "Largest norm of the gradient; a larger one is scaled down.", gt=0)
     cliprange_value: float = key(0.5, "How far a value may move from its old one before it is clipped.", gt=0)
     loss_agg_mode: LossAggMode = key(ref(f"{ACTOR}.loss_agg_mode"), "How token losses become one number.")

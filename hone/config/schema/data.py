@@ -22,10 +22,14 @@ class DataConfig(Node):
     tokenizer: str | None = key(None, "Folder or hub name of the tokenizer; null takes the model's own.")
     use_shm: bool = key(False, "Copy the data set into shared memory before reading it.")
     train_files: str | list[str] = key(
-        "~/data/rlhf/gsm8k/train.parquet", "Training prompts: one file or a list of parquet, json or jsonl files."
+        "~/data/rlhf/gsm8k/train.parquet",
+        "Training prompts: one file or a list of parquet, json or jsonl files.",
+        min_length=1,
     )
     val_files: str | list[str] | None = key(
-        "~/data/rlhf/gsm8k/test.parquet", "Validation prompts: one file or a list; null validates nothing."
+        "~/data/rlhf/gsm8k/test.parquet",
+        "Validation prompts: one file or a list; null validates nothing.",
+        min_length=1,
     )
     train_max_samples: int = key(-1, "Rows of the training set to use; -1 uses all of them.", ge=-1)
     val_max_samples: int = key(-1, "Rows of the validation set to use; -1 uses all of them.", ge=-1)

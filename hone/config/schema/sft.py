@@ -21,9 +21,11 @@ class SFTDataConfig(Node):
     """Demonstrations."""
 
     train_files: str | list[str] = key(
-        "~/data/gsm8k/train.parquet", "Training rows: one file or a list of parquet, json or jsonl files."
+        "~/data/gsm8k/train.parquet", "Training rows: one file or a list of parquet, json or jsonl files.", min_length=1
     )
-    val_files: str | list[str] | None = key(None, "Validation rows: one file or a list; null validates nothing.")
+    val_files: str | list[str] | None = key(
+        None, "Validation rows: one file or a list; null validates nothing.", min_length=1
+    )
     prompt_key: str = key("prompt", "Column with the prompt: text, or a list of messages.")
     response_key: str = key("response", "Column with the response text.")
     messages_key: str = key("messages", "Column with a whole conversation, for multiturn.enable.")

@@ -1,0 +1,29 @@
+"""Whether a run can use a row: its agent and its scorer are known before any model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hone.agents.registry import load_agents, require_agent
+from hone.config.schema.rollout import AgentConfig
+from hone.data.prompts import Sample
+from hone.rewards.scorers import check_scorable
+
+
+def row_check(*, scored_by_rules: bool) -> Callable[[Sample], None]:
+    """Raises UserError for a row with an unknown agent or, where rules score, one that they cannot score."""
+
+    def check(sample: Sample) -> None:
+        if sample.agent_name is not None:
+            require_agent(sample.agent_name)
+        if scored_by_rules:
+            check_scorable(sample.data_source, sample.ground_truth)
+
+    return check
+
+
+def load_own_agents(agent: AgentConfig) -> None:
+    """Registers the agents of the user's file; raises UserError if the default agent is none of those there are."""
+    if agent.agent_loop_path is not None:
+        load_agents(agent.agent_loop_path)
+    require_agent(agent.default_agent_loop)
