@@ -32,6 +32,7 @@ def path_problems(config: Node) -> Iterator[Problem]:
         yield from _writable(key, folder, folder=True)
     for key, file in _output_files(config).items():
         yield from _writable(key, file, folder=False)
+        yield from _not_read(key, file, config)
     if isinstance(config, (PPOConfig, SFTConfig)):
         yield from adapter_problems(config)
         if config.trainer.resume_mode == "resume_path" and config.trainer.resume_from_path is not None:
@@ -129,6 +130,18 @@ def _writable(key: str, wanted: str | None, *, folder: bool) -> Iterator[Problem
         yield Problem(
             key, f"{path} cannot be written: no permission in {found}", expected, f"set {key} to another place"
         )
+
+
+def _not_read(key: str, wanted: str | None, config: Node) -> Iterator[Problem]:
+    """Whatever an output is called, it must not take the place of an input."""
+    output = None if wanted is None else Path(wanted).expanduser()
+    if output is None or not output.is_file():
+        return
+    for source, value in _data_files(config).items():
+        for path in [value] if isinstance(value, str) else value or []:
+            if Path(path).expanduser().is_file() and output.samefile(Path(path).expanduser()):
+                expected = "a file that the command does not read"
+                yield Problem(key, f"{wanted} is the file that {source} names", expected, f"set {key} to another file")
 
 
 def _file(key: str, path: str) -> Iterator[Problem]:

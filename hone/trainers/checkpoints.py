@@ -74,6 +74,12 @@ class Checkpoints:
             return folder
         return self._latest()
 
+    def summary(self) -> str:
+        """Where everything lies, in one line."""
+        latest = self._latest()
+        saved = f"the newest checkpoint is {latest.name}/" if latest else "no checkpoint was saved (trainer.save_freq)"
+        return f"the run's files are in {self.directory}/: metrics.jsonl, config.yaml; {saved}"
+
     def _latest(self) -> Path | None:
         marker = self.directory / MARKER
         if marker.is_file():
@@ -104,6 +110,13 @@ def _require_roles(folder: Path) -> None:
 def due(step: int, frequency: int, *, last: bool) -> bool:
     """Every `frequency` steps and after the last one; never when the frequency is not positive."""
     return frequency > 0 and (step % frequency == 0 or last)
+
+
+def finished_already(done: int, total: int) -> str:
+    return (
+        f"already finished: the checkpoint has {done} steps behind it, and the run is {total} long; raise "
+        "trainer.total_training_steps or trainer.total_epochs to train on"
+    )
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
