@@ -1,4 +1,4 @@
-"""Disks that are full: how libraries report them, and which file it was."""
+"""Disks that are full: libraries report them in several ways, and the system does not say which file it was."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-TEXTS = tuple(os.strerror(number) for number in FULL)  # safetensors reports an error of its own, with these words
-
-
-def full(problem: BaseException) -> str | None:
-    """The reason in the system's words, if this error or the one it came from says that a file could not grow."""
-    error: BaseException | None = problem
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in FULL:
-            return os.strerror(error.errno)
-        found = next((text for text in TEXTS if text in str(error)), None)
-        if found:
-            return found
-        error = error.__cause__ or error.__context__
-    return None
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Gives an OSError of a write the name of the file, which the system does not say."""
+    """Around writes to `path`: a full disk is an OSError with that name, whichever library met it."""
     try:
         yield
-    except OSError as problem:
-        problem.filename = problem.filename or str(path)
+    except Exception as problem:
+        number = _full(problem)
+        if number is not None:
+            raise OSError(number, os.strerror(number), str(path)) from problem
+        if isinstance(problem, OSError) and problem.filename is None:
+            problem.filename = str(path)
         raise
+
+
+def _full(problem: BaseException) -> int | None:
+    """Which of FULL this error, or one that it came from, speaks of."""
+    error: BaseException | None = problem
+    while error is not None:
+        for number in FULL:
+            # safetensors has an error of its own, with the system's words; torch one that the system's came before.
+            if (isinstance(error, OSError) and error.errno == number) or os.strerror(number) in str(error):
+                return number
+        error = error.__cause__ or error.__context__
+    return None

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from hone.disk import FULL
 from hone.errors import UserError
 
 GRAMMAR = """
@@ -132,6 +133,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UserError as error:
         print(f"hone: {error}", file=sys.stderr)
         sys.exit(2)
-    except PLACE_ERRORS as error:
-        print(f"hone: {error.filename}: {error.strerror}; name a place that can be read and written", file=sys.stderr)
+    except OSError as error:
+        if error.errno in FULL:
+            remedy = "make room there, or name another place"
+        elif isinstance(error, PLACE_ERRORS):
+            remedy = "name a place that can be read and written"
+        else:
+            raise
+        print(f"hone: {error.filename}: {error.strerror}; {remedy}", file=sys.stderr)
         sys.exit(2)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -107,7 +108,7 @@ def _load(auto: Any, source: ModelSource, **config_changes: Any) -> tuple[PreTra
             trust_remote_code=source.trust_remote_code,
             output_loading_info=True,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"no model could be loaded from {source.path!r}: {_first_line(error)}") from error
     return _changed(model, source), set(report["missing_keys"])
 

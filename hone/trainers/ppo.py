@@ -165,11 +165,10 @@ class PPOTrainer:
         folder = self.checkpoints.find(trainer.resume_mode, trainer.resume_from_path)
         if folder is None:
             return 0, {}
-        actor = self.config.actor_rollout_ref.actor
+        actor, state = self.config.actor_rollout_ref.actor, read_state(folder)
         groups["actor"].call("load", path=folder / "actor", contents=actor.checkpoint.load_contents)
         if "critic" in groups:
             groups["critic"].call("load", path=folder / "critic", contents=self.config.critic.checkpoint.load_contents)
-        state = read_state(folder)
         self.controller.load_state_dict(state["kl_controller"])
         self.collector.position = state.get("position", state["step"])  # one batch a step before there was a position
         groups["rollout"].call("update_weights", version=state["step"])

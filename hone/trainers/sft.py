@@ -108,9 +108,8 @@ class SFTTrainer:
         folder = self.checkpoints.find(trainer.resume_mode, trainer.resume_from_path)
         if folder is None:
             return 0, {}
-        contents = set(trainer.checkpoint.save_contents) - {"hf_model"}
+        contents, state = set(trainer.checkpoint.save_contents) - {"hf_model"}, read_state(folder)
         self.model.call("load", path=folder / "model", contents=contents)
-        state = read_state(folder)
         logger.info("resumed from %s after step %d", folder, state["step"])
         return state["step"], state["metrics"]
 

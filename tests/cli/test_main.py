@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hone.cli.main import main
+from hone.disk import naming
 from hone.errors import UserError
 
 
@@ -61,6 +62,19 @@ def test_a_mistake_of_the_users_is_one_message_and_code_2(
     install(monkeypatch, "sft", fail)
     assert run("sft") == 2
     assert capsys.readouterr().err == "hone: the file has no rows\n"
+
+
+def test_a_full_disk_is_one_message_with_the_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fill(argv: list[str]) -> None:
+        with naming(Path("run/metrics.jsonl")), open("/dev/full", "w") as file:
+            file.write("x")
+
+    install(monkeypatch, "sft", fill)
+    assert run("sft") == 2
+    message = "hone: run/metrics.jsonl: No space left on device; make room there, or name another place\n"
+    assert capsys.readouterr().err == message
 
 
 def test_an_interrupt_is_one_line_and_code_130(
