@@ -10,6 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from hone.cli.interrupts import one_at_a_time
 from hone.disk import FULL
 from hone.errors import UserError
 
@@ -106,7 +107,12 @@ app = typer.Typer(
 def run_command(name: str, argv: list[str]) -> None:
     """Imports a command's module and runs it."""
     try:
-        import_module(f"hone.cli.{MODULES.get(name, name)}").run(argv)
+        with one_at_a_time():
+            import_module(f"hone.cli.{MODULES.get(name, name)}").run(argv)
+    except SystemExit as problem:
+        if name not in HELP:  # those of FORWARDED end so
+            raise
+        raise UserError(f"the run was ended by an exit({problem.code!r}) in code that it called") from problem
     except KeyboardInterrupt:  # caught here, since typer would end without a word
         print("hone: interrupted", file=sys.stderr)
         sys.exit(130)

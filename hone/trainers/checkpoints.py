@@ -35,7 +35,7 @@ class Checkpoints:
             if problem.errno not in FULL:
                 raise
             shutil.rmtree(temporary, ignore_errors=True)
-            raise self._no_room(final, problem.strerror) from problem
+            raise self._no_room(final, str(problem.strerror)) from problem
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
         sync(self.directory)

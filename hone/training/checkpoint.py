@@ -57,8 +57,10 @@ def save_engine(
 
 
 def load_engine(engine: TorchEngine, folder: Path, contents: Collection[str]) -> None:
-    """Reads the parts back. Raises UserError naming the file when one that is asked for is not there or damaged. What
-    the configuration says of the optimiser (weight decay, betas, ...) counts, not what it said when the state was saved."""
+    """Reads the parts back. Raises UserError naming the file when one that is asked for is not there or damaged.
+
+    What the configuration says of the optimiser (weight decay, betas, ...) counts, not what it said when the state was
+    saved."""
     if "model" in contents:
         _load_model(engine, folder)
     if "optimizer" in contents and engine.optimizer is not None:

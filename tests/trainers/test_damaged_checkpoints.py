@@ -1,4 +1,4 @@
-"""What happened to a checkpoint since it was saved is said, and what to resume from; a full disk costs one checkpoint."""
+"""What happened to a checkpoint after its save is said, and what to resume from; a full disk costs one checkpoint."""
 
 from __future__ import annotations
 
