@@ -63,7 +63,7 @@ def run_file(path: str | Path, *, key: str) -> ModuleType:
     sys.modules[spec.name] = module  # dataclasses and pickle look a module up by its name
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as problem:  # an exit in it would end the command without a word
+    except (Exception, SystemExit) as problem:  # an exit(0) would end the run as if it had gone well
         raise UserError(f"{key}={file} fails when it is loaded: {quote(problem, str(file))}.") from problem
     setattr(module, VERSION, version)
     return module

@@ -1,13 +1,20 @@
 import pytest
 
 from hone.errors import UserError
-from hone.user_code import load_function
+from hone.user_code import load_function, run_file
 
 
 def write(tmp_path, text):
     path = tmp_path / "my_reward.py"
     path.write_text(text)
     return path
+
+
+def test_a_file_that_exits_when_it_is_loaded_is_an_error(tmp_path):
+    path = tmp_path / "leaving.py"
+    path.write_text("exit(0)\n")
+    with pytest.raises(UserError, match=r"a\.key=.*leaving\.py fails when it is loaded: SystemExit: 0 .*line 1"):
+        run_file(path, key="a.key")
 
 
 def test_a_function_is_loaded_by_path_and_name(tmp_path):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,10 @@ from hone.agents.trajectory import Trajectory, turn_ends
 from hone.data.prompts import Sample
 from hone.errors import UserError
 from hone.user_code import quote
+
+logger = logging.getLogger(__name__)
+
+LARGEST = 3.4e38  # of fp32
 
 
 @dataclass(frozen=True)
@@ -37,11 +43,14 @@ class CheckedAgent:
             trajectory = await running
         except UserError:
             raise
+        except SystemExit as problem:  # would end the whole run, and with exit(0) as if it had gone well
+            raise UserError(f"{where} called exit: {quote(problem, file)}") from problem
         except Exception as problem:
             if _is_ours(file) or _is_the_engines(problem):
                 raise
             raise UserError(f"{where} failed: {quote(problem, file)}") from problem
         _check(trajectory, where)
+        _check_limits(trajectory, llm, where)
         return trajectory
 
 
@@ -74,11 +83,37 @@ def _check(trajectory: Any, where: str) -> None:
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise UserError(f"{where}: the columns of a response have one entry per token, but their lengths are {found}")
-    if not isinstance(trajectory.num_turns, Integral):
-        raise UserError(f"{where}: Trajectory.num_turns is {trajectory.num_turns!r:.80}: expected an integer")
+    if trajectory.num_turns is not None and not isinstance(trajectory.num_turns, Integral):
+        raise UserError(f"{where}: Trajectory.num_turns is {trajectory.num_turns!r:.80}: expected an integer or None")
+    if trajectory.stop_reason not in STOP_REASONS:
+        expected = " or ".join(map(repr, STOP_REASONS))
+        raise UserError(f"{where}: Trajectory.stop_reason is {trajectory.stop_reason!r:.80}: expected {expected}")
     rewards = len(trajectory.turn_rewards)
     if rewards and rewards > (turns := len(turn_ends(trajectory.response_mask))):
         raise UserError(f"{where}: {rewards} turn_rewards for {turns} turns (runs of 1 in response_mask)")
+
+
+def _check_limits(trajectory: Trajectory, llm: LLM, where: str) -> None:
+    """What the rest of the run was planned for: the model's vocabulary, and a longest response."""
+    for name in ("prompt_ids", "response_ids"):
+        largest = max(getattr(trajectory, name), default=0)
+        if llm.vocabulary is not None and largest >= llm.vocabulary:
+            known = f"below {llm.vocabulary}, which the model knows"
+            raise UserError(f"{where}: Trajectory.{name} has {largest}: expected token ids {known}")
+    tokens, most = len(trajectory.response_ids), llm.sampling.max_tokens
+    if tokens > most:
+        raise UserError(
+            f"{where}: {tokens} response tokens, sampled and inserted ones together: expected at most {most} "
+            "(data.max_response_length); stop earlier, or hand generate what is left as max_tokens"
+        )
+    if not any(trajectory.response_mask):
+        _warn_untrainable(where)
+
+
+@cache
+def _warn_untrainable(where: str) -> None:
+    """Once an agent: it may well give up on a task."""
+    logger.warning("%s returned a trajectory without a sampled token (1 in response_mask): nothing to train on", where)
 
 
 def _check_column(values: Any, name: str, where: str) -> None:
@@ -106,7 +141,7 @@ def _zeros_and_ones(values: list[Any]) -> bool:
 
 
 def _finite(values: list[Any]) -> bool:
-    return _all(Real, values) and all(map(math.isfinite, values))
+    return _all(Real, values) and max(map(abs, values), default=0) <= LARGEST and all(map(math.isfinite, values))
 
 
 # name -> (whether a list is right, what it should hold)
@@ -114,8 +149,9 @@ COLUMNS: dict[str, tuple[Callable[[list[Any]], bool], str]] = {
     "prompt_ids": (_token_ids, "token ids"),
     "response_ids": (_token_ids, "token ids"),
     "response_mask": (_zeros_and_ones, "0 and 1"),
-    "logprobs": (lambda values: _all(Real, values), "numbers"),
+    "logprobs": (_finite, "finite numbers"),
     "versions": (lambda values: _all(Integral, values), "integers"),
     "turn_rewards": (_finite, "finite numbers"),
 }
+STOP_REASONS = ("stop", "length")
 RESPONSE = ("response_ids", "response_mask", "logprobs", "versions")

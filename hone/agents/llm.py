@@ -15,10 +15,12 @@ from hone.rollout.interface import Completion, RolloutEngine, Sampling
 
 @dataclass
 class LLM:
-    """A rollout engine with the sampling parameters of one trajectory; `sampling.max_tokens` bounds each call."""
+    """A rollout engine with the sampling parameters of one trajectory; `sampling.max_tokens` bounds each call, and a
+    whole response. Token ids are below `vocabulary`, where it is known."""
 
     engine: RolloutEngine
     sampling: Sampling
+    vocabulary: int | None = None
     calls: int = 0
 
     async def generate(self, prompt_ids: Sequence[int], max_tokens: int | None = None) -> Completion:
@@ -29,6 +31,9 @@ class LLM:
         ids = list(prompt_ids)
         if not ids or not all(isinstance(i, Integral) for i in ids):
             raise TypeError(f"llm.generate takes a list of token ids, at least one, and not {prompt_ids!r:.80}")
+        if min(ids) < 0 or (self.vocabulary is not None and max(ids) >= self.vocabulary):
+            wrong = min(ids) if min(ids) < 0 else max(ids)
+            raise ValueError(f"llm.generate takes token ids that the model knows, below {self.vocabulary}, not {wrong}")
         if max_tokens is not None and max_tokens < 1:
             raise ValueError(f"llm.generate has max_tokens={max_tokens}: it takes at least 1")
         sampling = dataclasses.replace(

@@ -19,6 +19,8 @@ class Trajectory:
     response_mask: 1 on tokens the policy sampled, 0 on tool output and template text
     logprobs:      of sampled tokens under the distribution they were drawn from, 0 elsewhere
     versions:      weight version that produced each token, -1 where the policy did not
+    stop_reason:   stop, or length when a limit ended it: it is then counted as truncated
+    num_turns:     for the metrics; None counts the runs of 1 in the mask
     turn_rewards:  one for each of the first turns, a turn being a run of 1 in the mask; added to the final score
     """
 
@@ -28,7 +30,7 @@ class Trajectory:
     logprobs: list[float]
     versions: list[int]
     stop_reason: str
-    num_turns: int = 1
+    num_turns: int | None = None
     turn_rewards: list[float] = field(default_factory=list)
 
 
@@ -56,16 +58,20 @@ def to_batch(trajectories: Sequence[Trajectory], samples: Sequence[Sample]) -> B
         "uid": [s.uid for s in samples],
         "data_source": [s.data_source for s in samples],
         "truncated": torch.tensor([t.stop_reason == "length" for t in trajectories]),
-        "num_turns": torch.tensor([t.num_turns for t in trajectories]),
+        "num_turns": torch.tensor([_turns(t) for t in trajectories]),
     }
     columns = {name: torch.from_numpy(column) for name, column in tokens.items()}
     return Batch(torch.from_numpy(starts), columns).with_rows(**rows)
 
 
+def _turns(trajectory: Trajectory) -> int:
+    return len(turn_ends(trajectory.response_mask)) if trajectory.num_turns is None else int(trajectory.num_turns)
+
+
 def turn_ends(response_mask: Sequence[int]) -> list[int]:
     """The place of the last token of every turn: of every run of 1."""
     sampled = [i for i, trainable in enumerate(response_mask) if trainable]
-    return [i for i, following in zip(sampled, [*sampled[1:], -1], strict=True) if following != i + 1]
+    return [i for i, following in zip(sampled, [*sampled[1:], -1], strict=False) if following != i + 1]
 
 
 def _empty(starts: np.ndarray, fill: int, dtype: type) -> np.ndarray:

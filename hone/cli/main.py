@@ -11,6 +11,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from hone.cli.interrupts import one_at_a_time
+from hone.disk import FULL
 from hone.errors import UserError
 from hone.user_code import quote
 
@@ -107,7 +109,8 @@ app = typer.Typer(
 def run_command(name: str, argv: list[str]) -> None:
     """Imports a command's module and runs it."""
     try:
-        import_module(f"hone.cli.{MODULES.get(name, name)}").run(argv)
+        with one_at_a_time():
+            import_module(f"hone.cli.{MODULES.get(name, name)}").run(argv)
     except SystemExit as end:
         if name in HELP:  # these never end like this themselves
             raise UserError(f"something in the run called exit: {quote(end, _innermost(end))}") from end
@@ -142,6 +145,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UserError as error:
         print(f"hone: {error}", file=sys.stderr)
         sys.exit(2)
-    except PLACE_ERRORS as error:
-        print(f"hone: {error.filename}: {error.strerror}; name a place that can be read and written", file=sys.stderr)
+    except OSError as error:
+        if error.errno in FULL:
+            remedy = "make room there, or name another place"
+        elif isinstance(error, PLACE_ERRORS):
+            remedy = "name a place that can be read and written"
+        else:
+            raise
+        print(f"hone: {error.filename}: {error.strerror}; {remedy}", file=sys.stderr)
         sys.exit(2)

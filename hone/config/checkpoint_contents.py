@@ -15,13 +15,18 @@ def checkpoint_problems(config: PPOConfig | SFTConfig) -> Iterator[Problem]:
     if config.trainer.resume_mode == "disable":
         return
     for section, saved, loaded in _contents(config):
-        if isinstance(config, SFTConfig) or _saves(config):
+        if _saves(config):
             yield from _without_model(f"{section}.save_contents", saved)
         if isinstance(config, PPOConfig):
             yield from _without_model(f"{section}.load_contents", loaded)
 
 
 def checkpoint_notices(config: PPOConfig | SFTConfig) -> Iterator[str]:
+    if isinstance(config, PPOConfig) and not config.trainer.val_only and config.trainer.save_freq < 1:
+        yield (
+            f"trainer.save_freq={config.trainer.save_freq}: no checkpoint is saved, and the trained model is lost when "
+            "the run ends; set trainer.save_freq=N to save it every N steps and after the last one"
+        )
     if config.trainer.resume_mode == "disable" or not _saves(config):
         return
     for section, saved, loaded in _contents(config):
@@ -43,7 +48,7 @@ def _contents(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, list, list]]
 
 
 def _saves(config: PPOConfig | SFTConfig) -> bool:
-    return config.trainer.save_freq > 0 and not (isinstance(config, PPOConfig) and config.trainer.val_only)
+    return isinstance(config, SFTConfig) or (config.trainer.save_freq > 0 and not config.trainer.val_only)
 
 
 def _without_model(key: str, contents: list) -> Iterator[Problem]:

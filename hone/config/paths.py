@@ -32,6 +32,7 @@ def path_problems(config: Node) -> Iterator[Problem]:
         yield from _writable(key, folder, folder=True)
     for key, file in _output_files(config).items():
         yield from _writable(key, file, folder=False)
+        yield from _not_read(key, file, config)
     if isinstance(config, (PPOConfig, SFTConfig)):
         yield from adapter_problems(config)
         if config.trainer.resume_mode == "resume_path" and config.trainer.resume_from_path is not None:
@@ -137,6 +138,18 @@ def _refusal(folder: Path) -> str | None:
             return None
     except OSError as error:
         return (error.strerror or str(error)).lower()
+
+
+def _not_read(key: str, wanted: str | None, config: Node) -> Iterator[Problem]:
+    """Whatever an output is called, it must not take the place of an input."""
+    output = None if wanted is None else Path(wanted).expanduser()
+    if output is None or not output.is_file():
+        return
+    for source, value in _data_files(config).items():
+        for path in [value] if isinstance(value, str) else value or []:
+            if Path(path).expanduser().is_file() and output.samefile(Path(path).expanduser()):
+                expected = "a file that the command does not read"
+                yield Problem(key, f"{wanted} is the file that {source} names", expected, f"set {key} to another file")
 
 
 def _file(key: str, path: str) -> Iterator[Problem]:

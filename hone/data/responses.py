@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hone.data.files import ENDINGS, ParquetSource, Row, Rows
+from hone.disk import naming
 from hone.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -44,10 +45,11 @@ class ResponseFile:
     def write(self, responses: Sequence[list[str]]) -> None:
         """All or nothing: a reader never sees half a file."""
         temporary = self.path.with_name(f".{self.path.name}.tmp")
-        if self.table is not None:
-            pq.write_table(self.table.append_column(COLUMN, _text_lists(responses)), temporary)
-        else:
-            self._write_json(responses, temporary)
+        with naming(temporary):
+            if self.table is not None:
+                pq.write_table(self.table.append_column(COLUMN, _text_lists(responses)), temporary)
+            else:
+                self._write_json(responses, temporary)
         temporary.replace(self.path)
 
     def _write_json(self, responses: Sequence[list[str]], path: Path) -> None:
@@ -131,8 +133,9 @@ class Answers:
     def _keep(self, prompt: int) -> None:
         row, of_row = self.output.rows[self.output.chosen[prompt]], self.found[prompt]
         kept = {**row, COLUMN: [of_row[k] for k in sorted(of_row)]}
-        self.file.write(json.dumps(kept, default=str) + "\n")  # str: a value that JSON knows not must not cost the rest
-        self.file.flush()
+        with naming(self.path):
+            self.file.write(json.dumps(kept, default=str) + "\n")  # a value unknown to JSON must not cost the rest
+            self.file.flush()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if kind is not None:

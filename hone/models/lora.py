@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -203,7 +204,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
-    saved = load_file(folder / ADAPTER_WEIGHTS)
+    try:
+        saved = load_file(folder / ADAPTER_WEIGHTS)
+    except (SafetensorError, FileNotFoundError) as error:
+        raise UserError(f"{folder / ADAPTER_WEIGHTS} is damaged or not there: {error}") from error
     return {_own_name(name): tensor for name, tensor in saved.items()}
 
 

@@ -44,6 +44,7 @@ Calls = SimpleQueue[Call | None]
 class RewardManager:
     """Calls `compute_score` on decoded text; an exception, a bad result or a time-out is a score of 0, and counted.
 
+    The first error is shown as soon as another call has gone well: when all fail, the run ends and says so itself.
     With one process the calls run one after the other, in the order in which they came.
     """
 
@@ -57,6 +58,8 @@ class RewardManager:
         self.name = name_of(compute_score)
         self.errors = 0
         self.timeouts = 0
+        self._untold: str | None = None  # the first error, while all calls have failed
+        self._went_well = False
         self._lock = threading.Lock()
         self._calls: Calls = SimpleQueue()
         address = Address.of(compute_score)
@@ -85,23 +88,26 @@ class RewardManager:
         return self.submit(data_source, solution_str, ground_truth, extra_info).result()
 
     def _count(self, reward: Reward, answer: dict[str, Any]) -> None:
-        if reward.error is None:
-            return
+        failed = reward.error is not None and not reward.timeout
         with self._lock:
             self.timeouts += reward.timeout
-            self.errors += not reward.timeout
-            first = (self.timeouts if reward.timeout else self.errors) == 1
-        if first:
-            logger.warning(
-                "the reward function %s failed, the score is 0: %s; data source '%s', ground truth %.80r, "
-                "answer %.200r. Later failures of this kind are only counted.\n%s",
-                self.name,
-                reward.error,
-                answer["data_source"],
-                answer["ground_truth"],
-                answer["solution_str"],
-                reward.traceback,
-            )
+            self.errors += failed
+            if failed and self.errors == 1:
+                self._untold = self._told(reward, answer)
+            self._went_well |= not failed
+            warnings = [self._told(reward, answer)] if reward.timeout and self.timeouts == 1 else []
+            if self._went_well and self._untold is not None:
+                warnings.append(self._untold)
+                self._untold = None
+        for warning in warnings:
+            logger.warning("%s", warning)
+
+    def _told(self, reward: Reward, answer: dict[str, Any]) -> str:
+        return (
+            f"the reward function {self.name} failed, the score is 0: {reward.error}; data source "
+            f"'{answer['data_source']}', ground truth {answer['ground_truth']!r:.80}, answer "
+            f"{answer['solution_str']!r:.200}. Later failures of this kind are only counted.\n{reward.traceback}"
+        )
 
 
 def _work(calls: Calls, process: ScoringProcess, processes: int) -> None:

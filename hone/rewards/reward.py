@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,8 @@ from typing import Any
 
 from hone.errors import UserError
 from hone.user_code import quote
+
+LARGEST = 3.4e38  # scores are fp32
 
 
 @dataclass
@@ -39,10 +40,10 @@ def _read(result: Any, name: str) -> Reward:
         value = _plain(result["score"])
     if value is None:
         return Reward(None, extras)
-    if not isinstance(value, Real) or not math.isfinite(value):
+    if not isinstance(value, Real) or not abs(value) <= LARGEST:  # type: ignore[operator]  # NaN is in no order
         raise TypeError(
-            f"{name} returned {result!r:.80} ({type(result).__name__}): expected a finite number, "
-            "a dict with the key 'score', or None for 'not scored'"
+            f"{name} returned {result!r:.80} ({type(result).__name__}): expected a finite number of at most "
+            f"{LARGEST:.2g}, a dict with the key 'score', or None for 'not scored'"
         )
     return Reward(float(value), extras)
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from hone.disk import naming
 from hone.tracking.console import print_step
+from hone.tracking.strict_json import dumps
 
 Metrics = Mapping[str, float]
 
@@ -25,23 +27,26 @@ class JsonLines:
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = [line for line in _lines(path) if line.get("step", 0) < first_step]
         temporary = path.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        with naming(temporary):
+            temporary.write_text("".join(dumps(line) + "\n" for line in kept), encoding="utf-8")
         temporary.replace(path)
         self.steps = {line.get("step") for line in kept}
-        self.file = path.open("a")
+        self.path, self.file = path, path.open("a", encoding="utf-8")
 
     def log(self, metrics: Metrics, step: int) -> None:
-        self.file.write(json.dumps({"step": step, **metrics}) + "\n")
-        self.file.flush()
+        with naming(self.path):
+            self.file.write(dumps({"step": step, **metrics}) + "\n")
+            self.file.flush()
 
     def close(self) -> None:
-        self.file.close()
+        with naming(self.path):
+            self.file.close()
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     """The complete lines; a run that was killed while writing leaves half a line behind."""
     lines = []
-    for text in path.read_text().splitlines() if path.exists() else []:
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
             lines.append(json.loads(text))
         except json.JSONDecodeError:

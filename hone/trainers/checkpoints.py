@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hone.disk import FULL, naming
 from hone.errors import UserError
 from hone.training.checkpoint import flush, sync
+from hone.training.checkpoint_files import STATE, complete, sizes
+from hone.training.checkpoint_files import read_state as read_state  # what `save` was given, with the step
 
 MARKER = "latest_checkpointed_iteration.txt"
-STATE = "trainer_state.json"
-FOLDER = re.compile(r"global_step_(\d+)")
 
 
 class Checkpoints:
@@ -24,20 +24,33 @@ class Checkpoints:
         self.directory = directory
 
     def save(self, step: int, state: Mapping[str, Any], write_roles: Callable[[Path], None]) -> Path:
-        """`write_roles(folder)` fills the folder; only a complete one ever gets its name."""
+        """`write_roles(folder)` fills the folder; only a complete one ever gets its name. Raises UserError when the
+        disk is full, and leaves the earlier checkpoints as they are."""
         final = self.directory / f"global_step_{step}"
         temporary = self.directory / f".global_step_{step}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        write_roles(temporary)
-        _require_roles(temporary)
-        (temporary / STATE).write_text(json.dumps({**state, "step": step}))
-        flush(temporary)
+        try:
+            _write(temporary, {**state, "step": step}, write_roles)
+        except OSError as problem:
+            if problem.errno not in FULL:
+                raise
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise self._no_room(final, str(problem.strerror)) from problem
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
         sync(self.directory)
         self._mark(step)
         return final
+
+    def _no_room(self, folder: Path, reason: str) -> UserError:
+        latest = self._latest()
+        kept = (
+            f"{latest} is whole, and the same command goes on from it" if latest else "no checkpoint was saved before"
+        )
+        return UserError(
+            f"{folder} could not be saved: {reason}. What was written of it is removed; {kept}. Make room, or keep "
+            "fewer (trainer.max_actor_ckpt_to_keep and its kin) or smaller ones (checkpoint.save_contents)"
+        )
 
     def _mark(self, step: int) -> None:
         marker = self.directory / MARKER
@@ -52,7 +65,9 @@ class Checkpoints:
 
         `newest` is the step just saved: folders of later steps were left by a run that was given up, and go first.
         """
-        folders = [path for _, path in sorted(self._complete(), key=lambda found: (found[0] <= newest, found[0]))]
+        folders = [
+            path for _, path in sorted(complete(self.directory), key=lambda found: (found[0] <= newest, found[0]))
+        ]
         for role, count in keep.items():
             having = [path for path in folders if (path / role).is_dir()]
             for path in having[:-count] if count else []:
@@ -74,22 +89,30 @@ class Checkpoints:
             return folder
         return self._latest()
 
+    def summary(self) -> str:
+        """Where everything lies, in one line."""
+        latest = self._latest()
+        saved = f"the newest checkpoint is {latest.name}/" if latest else "no checkpoint was saved (trainer.save_freq)"
+        return f"the run's files are in {self.directory}/: metrics.jsonl, config.yaml; {saved}"
+
     def _latest(self) -> Path | None:
         marker = self.directory / MARKER
         if marker.is_file():
             folder = self.directory / f"global_step_{marker.read_text().strip()}"
             if (folder / STATE).is_file():
                 return folder
-        complete = self._complete()
-        return max(complete)[1] if complete else None
+        found = complete(self.directory)
+        return max(found)[1] if found else None
 
-    def _complete(self) -> list[tuple[int, Path]]:
-        found = []
-        for path in self.directory.glob("global_step_*"):
-            match = FOLDER.fullmatch(path.name)
-            if match and (path / STATE).is_file():
-                found.append((int(match[1]), path))
-        return found
+
+def _write(folder: Path, state: Mapping[str, Any], write_roles: Callable[[Path], None]) -> None:
+    """The whole checkpoint, on disk when this returns; the state says which files there are."""
+    folder.mkdir(parents=True)
+    write_roles(folder)
+    _require_roles(folder)
+    with naming(folder):
+        (folder / STATE).write_text(json.dumps({**state, "files": sizes(folder)}), encoding="utf-8")
+        flush(folder)
 
 
 def _require_roles(folder: Path) -> None:
@@ -106,5 +129,8 @@ def due(step: int, frequency: int, *, last: bool) -> bool:
     return frequency > 0 and (step % frequency == 0 or last)
 
 
-def read_state(checkpoint: Path) -> dict[str, Any]:
-    return json.loads((checkpoint / STATE).read_text())
+def finished_already(done: int, total: int) -> str:
+    return (
+        f"already finished: the checkpoint has {done} steps behind it, and the run is {total} long; raise "
+        "trainer.total_training_steps or trainer.total_epochs to train on"
+    )

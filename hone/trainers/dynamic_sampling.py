@@ -30,6 +30,7 @@ def sample_informative(
         batches += 1
         drawn += sampled.rewards()
         refuse_if_all_raised(drawn)
+        scoring.check(sampled.rewards())
         kept = kept + sampled.rows(_informative(sampled, groups.metric, scoring, n))
     return kept.rows(range(prompts * n)), {**failures(drawn), "train/num_gen_batches": float(batches)}
 

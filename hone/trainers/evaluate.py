@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,13 @@ from hone.config import Loaded
 from hone.config.schema.generation import EvaluationConfig, EvaluationDataConfig
 from hone.data.files import Row, read_rows
 from hone.data.schema import ground_truth
+from hone.disk import naming
 from hone.errors import UserError
 from hone.rewards import refuse_if_all_raised
 from hone.rewards.manager import Reward, RewardManager
 from hone.rewards.scorers import check_scorable, default_compute_score
 from hone.tracking.console import console
+from hone.tracking.strict_json import dumps
 from hone.trainers.validation_metrics import validation_metrics
 from hone.user_code import load_function
 
@@ -37,7 +38,8 @@ def evaluate(loaded: Loaded) -> dict[str, float]:
     if config.output_path:
         path = Path(config.output_path).expanduser()
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(metrics, indent=1) + "\n")
+        with naming(path):
+            path.write_text(dumps(metrics, indent=1) + "\n")
     return metrics
 
 

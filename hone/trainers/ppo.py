@@ -18,7 +18,7 @@ from hone.tracking.console import progress_bar
 from hone.tracking.run_directory import dump_trajectories
 from hone.tracking.timing import Timer
 from hone.trainers.advantages import add_advantages, add_importance, estimator_of, kl_controller, mismatch
-from hone.trainers.checkpoints import Checkpoints, due, read_state
+from hone.trainers.checkpoints import Checkpoints, due, finished_already, read_state
 from hone.trainers.collection import Collector
 from hone.trainers.filtration import redraw
 from hone.trainers.metrics import batch_metrics, reward_metrics, speed_metrics
@@ -50,6 +50,8 @@ class PPOTrainer:
                 tracker.log(self.validator(first), step=first)
             if trainer.val_only:
                 return
+            if first >= setup.total_steps:
+                setup.say(finished_already(first, setup.total_steps))
             task = bar.add_task("training", total=setup.total_steps, completed=first)
             for step in range(first, setup.total_steps):
                 timer = Timer()
@@ -64,6 +66,7 @@ class PPOTrainer:
                         self._save(step + 1, self._line(step, metrics, timer, batch))
                 tracker.log(self._line(step, metrics, timer, batch), step=step + 1)
                 bar.advance(task)
+        setup.say(self.checkpoints.summary())
 
     def train_step(self, step: int, timer: Timer) -> tuple[Batch, dict[str, float]]:
         setup, groups = self.setup, self.setup.groups
@@ -162,11 +165,10 @@ class PPOTrainer:
         folder = self.checkpoints.find(trainer.resume_mode, trainer.resume_from_path)
         if folder is None:
             return 0, {}
-        actor = self.config.actor_rollout_ref.actor
+        actor, state = self.config.actor_rollout_ref.actor, read_state(folder)
         groups["actor"].call("load", path=folder / "actor", contents=actor.checkpoint.load_contents)
         if "critic" in groups:
             groups["critic"].call("load", path=folder / "critic", contents=self.config.critic.checkpoint.load_contents)
-        state = read_state(folder)
         self.controller.load_state_dict(state["kl_controller"])
         self.collector.position = state.get("position", state["step"])  # one batch a step before there was a position
         groups["rollout"].call("update_weights", version=state["step"])

@@ -54,7 +54,7 @@ class Setup:
     def track(self, done: int, last_line: Mapping[str, float]) -> Iterator[Tracker]:
         """The run's loggers, after `done` steps of which the last one logs `last_line`."""
         trainer = self.loaded.config.trainer
-        write_config(self.directory, self.loaded.to_yaml())
+        write_config(self.directory, self.loaded.to_yaml(), done)
         tracker = Tracker(
             list(trainer.logger),
             project=trainer.project_name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -10,8 +11,13 @@ from torch import Tensor
 from hone.algorithms import overlong_penalty
 from hone.batch import Batch
 from hone.config.schema.reward import OverlongBuffer
+from hone.errors import UserError
 from hone.rewards import Reward, refuse_if_all_raised
 from hone.trainers.sampling import Sampled
+
+logger = logging.getLogger(__name__)
+
+MAX_UNSCORED = 3  # batches of answers
 
 
 class Scoring:
@@ -20,6 +26,20 @@ class Scoring:
     def __init__(self, overlong: OverlongBuffer, max_response_length: int) -> None:
         self.overlong = overlong
         self.max_response_length = max_response_length
+        self.unscored_in_a_row = 0
+
+    def check(self, rewards: Sequence[Reward]) -> None:
+        """Answers that are all not scored cannot be trained on: a warning, for a judge that is away for a moment, and
+        a UserError when it happens again and again, or when all calls failed."""
+        refuse_if_all_raised(rewards)
+        if not rewards or any(reward.score is not None for reward in rewards):
+            self.unscored_in_a_row = 0
+            return
+        self.unscored_in_a_row += 1
+        found = f"the reward function returned None (not scored) for all {len(rewards)} answers"
+        if self.unscored_in_a_row == MAX_UNSCORED:
+            raise UserError(f"{found}, {MAX_UNSCORED} times in a row: there is nothing to learn from; return scores")
+        logger.warning("%s, so nothing is learned from them", found)
 
     def penalties(self, response_lengths: Tensor) -> Tensor:
         """[N] what is added to the scores: at most 0."""
@@ -36,7 +56,7 @@ class Scoring:
 
     def add_scores(self, batch: Batch, rewards: Sequence[Reward]) -> tuple[Batch, dict[str, float]]:
         """Row columns score, scored (False where the reward function said None) and penalty."""
-        refuse_if_all_raised(rewards)
+        self.check(rewards)
         penalties = self.penalties(batch.lengths - batch["prompt_length"])
         batch = batch.with_rows(score=_scores(rewards), scored=_scored(rewards), penalty=penalties)
         return batch, {"overlong/penalty/mean": float(penalties.mean())} if self.overlong.enable else {}

@@ -20,7 +20,7 @@ from hone.tracking.console import progress_bar
 from hone.tracking.loggers import Tracker
 from hone.tracking.run_directory import write_config
 from hone.tracking.timing import Timer
-from hone.trainers.checkpoints import Checkpoints, due, read_state
+from hone.trainers.checkpoints import Checkpoints, due, finished_already, read_state
 from hone.workers.settings import RunSettings
 from hone.workers.sft import SFTWorker
 
@@ -51,16 +51,19 @@ class SFTTrainer:
         tracker = self._tracker(first, last_line)
         with progress_bar() as bar:
             task = bar.add_task("fine-tuning", total=self.total_steps, completed=first)
+            if first >= self.total_steps:
+                logger.info(finished_already(first, self.total_steps))
             for step in range(first, self.total_steps):
                 last = step + 1 == self.total_steps
                 metrics = self._train_step(step)
                 if self.val_data is not None and due(step + 1, trainer.test_freq, last=last):
                     metrics["val/loss"] = self.validate()
-                if due(step + 1, trainer.save_freq, last=last):
+                if last or due(step + 1, trainer.save_freq, last=last):  # what was trained is never lost
                     self._save(step + 1, metrics)
                 tracker.log(metrics, step=step + 1)
                 bar.advance(task)
         tracker.close()
+        logger.info(self.checkpoints.summary())
 
     def _train_step(self, step: int) -> dict[str, float]:
         timer = Timer()
@@ -105,15 +108,14 @@ class SFTTrainer:
         folder = self.checkpoints.find(trainer.resume_mode, trainer.resume_from_path)
         if folder is None:
             return 0, {}
-        contents = set(trainer.checkpoint.save_contents) - {"hf_model"}
+        contents, state = set(trainer.checkpoint.save_contents) - {"hf_model"}, read_state(folder)
         self.model.call("load", path=folder / "model", contents=contents)
-        state = read_state(folder)
         logger.info("resumed from %s after step %d", folder, state["step"])
         return state["step"], state["metrics"]
 
     def _tracker(self, done: int, last_line: dict[str, float]) -> Tracker:
         trainer = self.config.trainer
-        write_config(self.directory, self.loaded.to_yaml())
+        write_config(self.directory, self.loaded.to_yaml(), done)
         return Tracker(
             list(trainer.logger),
             project=trainer.project_name,

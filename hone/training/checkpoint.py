@@ -15,11 +15,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from hone.disk import naming
 from hone.errors import UserError
+from hone.training.checkpoint_files import HF_MODEL, read
 from hone.training.engine import TorchEngine
 from hone.training.sharding import load_optimizer, load_weights, whole_optimizer, whole_weights
 
-MODEL, OPTIMIZER, EXTRA, HF_MODEL = "model.safetensors", "optimizer.pt", "extra.pt", "huggingface"
+MODEL, OPTIMIZER, EXTRA = "model.safetensors", "optimizer.pt", "extra.pt"
 ADAPTER = "lora_adapter"  # in place of MODEL when an adapter is all that is trained
 
 
@@ -37,36 +39,39 @@ def save_engine(
     random = engine.ranks.gather(_random_state(engine.device))
     if engine.ranks.rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
-        if "model" in contents and engine.adapter:
-            engine.adapter.save(folder / ADAPTER, trained)
-        elif "model" in contents:
-            save_file(_distinct(weights), folder / MODEL)
-        if state is not None:
-            torch.save(state, folder / OPTIMIZER)
-        if "extra" in contents:
-            torch.save({"random": random, "nonfinite_in_a_row": engine.nonfinite_in_a_row}, folder / EXTRA)
-        if "hf_model" in contents:
-            engine.model.save_pretrained(folder / HF_MODEL, state_dict=weights)
-            if tokenizer is not None:
-                tokenizer.save_pretrained(folder / HF_MODEL)
-        flush(folder)
+        with naming(folder):
+            if "model" in contents and engine.adapter:
+                engine.adapter.save(folder / ADAPTER, trained)
+            elif "model" in contents:
+                save_file(_distinct(weights), folder / MODEL)
+            if state is not None:
+                _save(state, folder / OPTIMIZER)
+            if "extra" in contents:
+                _save({"random": random, "nonfinite_in_a_row": engine.nonfinite_in_a_row}, folder / EXTRA)
+            if "hf_model" in contents:
+                engine.model.save_pretrained(folder / HF_MODEL, state_dict=weights)
+                if tokenizer is not None:
+                    tokenizer.save_pretrained(folder / HF_MODEL)
+            flush(folder)
     engine.ranks.barrier()
 
 
 def load_engine(engine: TorchEngine, folder: Path, contents: Collection[str]) -> None:
-    """Reads the parts back. Raises UserError naming the file when one that is asked for was never saved. What the
-    configuration says of the optimiser (weight decay, betas, ...) counts, not what it said when the state was saved."""
+    """Reads the parts back. Raises UserError naming the file when one that is asked for is not there or damaged.
+
+    What the configuration says of the optimiser (weight decay, betas, ...) counts, not what it said when the state was
+    saved."""
     if "model" in contents:
         _load_model(engine, folder)
     if "optimizer" in contents and engine.optimizer is not None:
-        state = torch.load(_present(folder / OPTIMIZER, "optimizer"), map_location=engine.device, weights_only=True)
+        state = read(folder / OPTIMIZER, "optimizer", lambda file: _load(file, engine.device))
         settings = [{k: v for k, v in g.items() if k != "params"} for g in engine.optimizer.param_groups]
         with engine.offload.weights(), engine.offload.optimizer_state():
             load_optimizer(engine.module, engine.optimizer, state)
         for group, configured in zip(engine.optimizer.param_groups, settings, strict=True):
             group.update(configured)
     if "extra" in contents:
-        extra = torch.load(_present(folder / EXTRA, "extra"), weights_only=True)
+        extra = read(folder / EXTRA, "extra", _load)
         engine.nonfinite_in_a_row = extra["nonfinite_in_a_row"]
         if len(extra["random"]) == engine.ranks.size:  # other ranks draw other numbers anyhow
             _set_random_state(extra["random"][engine.ranks.rank], engine.device)
@@ -77,12 +82,12 @@ def _load_model(engine: TorchEngine, folder: Path) -> None:
     if engine.adapter is None:
         if (folder / ADAPTER).exists() and not (folder / MODEL).exists():
             raise UserError(f"{folder} holds a LoRA adapter and this run trains all weights; set model.lora_rank")
-        file = _present(folder / MODEL, "model")
-        _load_weights(engine, load_file(file, device=str(engine.device)), file)
+        weights = read(folder / MODEL, "model", lambda file: load_file(file, device=str(engine.device)))
+        _load_weights(engine, weights, folder / MODEL)
         return
     if (folder / MODEL).exists() and not (folder / ADAPTER).exists():
         raise UserError(f"{folder} holds all weights and this run trains a LoRA adapter; set model.lora_rank=0")
-    adapter = engine.adapter.load(_present(folder / ADAPTER, "model"))
+    adapter = read(folder / ADAPTER, "model", engine.adapter.load)
     with engine.offload.weights():
         load_weights(engine.module, whole_weights(engine.module) | adapter)  # FSDP1 loads all of a layer or nothing
 
@@ -116,13 +121,13 @@ def _set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
         torch.cuda.set_rng_state(state["cuda"], device)
 
 
-def _present(file: Path, part: str) -> Path:
-    if not file.exists():
-        raise UserError(
-            f"the checkpoint has no {file}; it was saved without {part!r} in checkpoint.save_contents. "
-            "Leave it out of checkpoint.load_contents, or resume from another checkpoint"
-        )
-    return file
+def _save(state: Any, file: Path) -> None:
+    with file.open("wb") as stream:  # torch's own writer would not say why it failed
+        torch.save(state, stream)
+
+
+def _load(file: Path, device: torch.device | None = None) -> Any:
+    return torch.load(file, map_location=device, weights_only=True)
 
 
 def flush(folder: Path) -> None:

@@ -35,9 +35,12 @@ class RolloutTask:
 class TrajectoryStream:
     """Runs one agent per task against an engine and yields (index, trajectory) as they finish."""
 
-    def __init__(self, engine: RolloutEngine, default_agent: str = "single_turn") -> None:
+    def __init__(
+        self, engine: RolloutEngine, default_agent: str = "single_turn", vocabulary: int | None = None
+    ) -> None:
         self.engine = engine
         self.default_agent = default_agent
+        self.vocabulary = vocabulary
         self.loop = asyncio.new_event_loop()
 
     def __call__(self, tasks: Sequence[RolloutTask]) -> Iterator[tuple[int, Trajectory]]:
@@ -66,7 +69,7 @@ class TrajectoryStream:
     async def _run(self, task: RolloutTask, finished: asyncio.Queue[Any]) -> None:
         try:
             agent = make_agent(task.sample.agent_name or self.default_agent)
-            result: Any = await agent.run(task.sample, LLM(self.engine, task.sampling))
+            result: Any = await agent.run(task.sample, LLM(self.engine, task.sampling, self.vocabulary))
         except Exception as error:
             result = error
         finished.put_nowait((task.index, result))
@@ -92,7 +95,7 @@ class RolloutWorker:
             max_model_len=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
             compute_dtype=actor.engine.options.compute_dtype,
         )
-        self.stream = TrajectoryStream(self.engine, rollout.agent.default_agent_loop)
+        self.stream = TrajectoryStream(self.engine, rollout.agent.default_agent_loop, vocabulary_of(model))
 
     def rollout(self, tasks: Sequence[RolloutTask]) -> Iterator[tuple[int, Trajectory]]:
         loop = self.stream.loop
@@ -124,7 +127,7 @@ class GenerationWorker:
             max_model_len=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
             compute_dtype=dtype,
         )
-        self.rollout = TrajectoryStream(engine)
+        self.rollout = TrajectoryStream(engine, vocabulary=vocabulary_of(model))
 
 
 def _generation_source(config: GenerationConfig, run: RunSettings, dtype: torch.dtype) -> ModelSource:
@@ -135,6 +138,11 @@ def _generation_source(config: GenerationConfig, run: RunSettings, dtype: torch.
         trust_remote_code=config.model.trust_remote_code,
         external_lib=config.model.external_lib,
     )
+
+
+def vocabulary_of(model: PreTrainedModel) -> int:
+    """How many token ids the model knows; the tokenizer may name fewer."""
+    return int(model.config.get_text_config().vocab_size)
 
 
 def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:

@@ -58,7 +58,6 @@ def test_a_single_turn_is_the_prompt_and_one_answer_all_of_it_sampled(reason):
         logprobs=[-0.5, -1.0, -1.5],
         versions=[7, 7, 7],
         stop_reason=reason,
-        num_turns=1,
         turn_rewards=[],
     )
 
@@ -156,6 +155,15 @@ def test_an_unknown_agent_is_named_with_the_known_ones_and_where_to_add_one():
         make_agent("chess")
 
 
+def test_turns_that_an_agent_does_not_count_are_the_runs_of_1_in_its_mask():
+    masks = [[1, 1, 0, 1], [0, 1, 1], [0, 0], []]
+    counted = [
+        Trajectory([1], [2] * len(mask), mask, [0.0] * len(mask), [0] * len(mask), "stop", turns)
+        for mask, turns in [*((mask, None) for mask in masks), (masks[0], 5)]
+    ]
+    assert to_batch(counted, [sample()] * 5)["num_turns"].tolist() == [2, 1, 0, 0, 5]
+
+
 def test_a_users_file_registers_agents(agents, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
@@ -167,7 +175,7 @@ def test_a_users_file_registers_agents(agents, tmp_path):
         "        return Trajectory(ids, ids, [0] * len(ids), [0.0] * len(ids), [-1] * len(ids), 'stop')\n"
     )
     load_agents(str(file))
-    trajectory = asyncio.run(make_agent("parrot").run(sample(), LLM(Echo(), Sampling(max_tokens=1))))
+    trajectory = asyncio.run(make_agent("parrot").run(sample(), LLM(Echo(), Sampling(max_tokens=2))))
     assert trajectory.response_ids == [5, 6]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from hone.agents import LLM, Trajectory, load_agents, make_agent, register_agent
+from hone.agents.checks import _warn_untrainable
 from hone.agents.registry import AGENTS
 from hone.errors import UserError
 from hone.rollout.interface import Sampling
@@ -21,7 +22,7 @@ GOOD = Trajectory([5, 6], [7, 8, 9], [1, 0, 1], [-1.0, 0.0, -2.0], [0, -1, 0], "
 
 
 def run(name: str, engine: Any = None) -> Trajectory:
-    return asyncio.run(make_agent(name).run(sample(), LLM(engine or Echo(), Sampling(max_tokens=3))))
+    return asyncio.run(make_agent(name).run(sample(), LLM(engine or Echo(), Sampling(max_tokens=3), 12)))
 
 
 @pytest.fixture
@@ -48,6 +49,7 @@ def returning(agents: dict[str, Any]) -> Any:
         {"response_mask": [True, False, True], "logprobs": [0, 0, 0], "turn_rewards": []},
         {"response_mask": [0, 0, 0], "turn_rewards": []},
         {"turn_rewards": [1]},
+        {"num_turns": None},
     ],
 )
 def test_a_trajectory_that_fits_together_is_handed_on(returning: Any, changes: dict[str, Any]) -> None:
@@ -66,11 +68,22 @@ WRONG = [
     ({"response_ids": [7, -8, 9]}, r"response_ids has -8 at place 1"),
     ({"response_ids": [7, 8.0, 9]}, r"response_ids has 8.0 at place 1"),
     ({"response_mask": [1, 2, 0]}, r"response_mask has 2 at place 1: expected a list of 0 and 1"),
-    ({"logprobs": [None, 0.0, 0.0]}, r"logprobs has None at place 0: expected a list of numbers"),
+    ({"logprobs": [None, 0.0, 0.0]}, r"logprobs has None at place 0: expected a list of finite numbers"),
+    ({"logprobs": [-1.0, 0.0, float("nan")]}, r"logprobs has nan at place 2: expected a list of finite numbers"),
+    ({"logprobs": [-float("inf"), 0.0, 0.0]}, r"logprobs has -inf at place 0"),
+    ({"turn_rewards": [1e39]}, r"turn_rewards has 1e\+39 at place 0"),
+    ({"prompt_ids": [5, 12]}, r"prompt_ids has 12: expected token ids below 12"),
+    ({"response_ids": [7, 99, 9]}, r"response_ids has 99: expected token ids below 12"),
+    ({"stop_reason": "tool"}, r"stop_reason is 'tool': expected 'stop' or 'length'"),
+    ({"stop_reason": None}, r"stop_reason is None"),
+    (
+        {"response_ids": [7] * 4, "response_mask": [1, 0, 0, 1], "logprobs": [0.0] * 4, "versions": [0] * 4},
+        r"4 response tokens, sampled and inserted ones together: expected at most 3 \(data\.max_response_length\)",
+    ),
     ({"versions": ["1", 1, 1]}, r"versions has '1' at place 0: expected a list of integers"),
     ({"turn_rewards": [0.5, float("nan")]}, r"turn_rewards has nan at place 1: expected a list of finite numbers"),
     ({"turn_rewards": [0.1, 0.2, 0.3]}, r"3 turn_rewards for 2 turns \(runs of 1 in response_mask\)"),
-    ({"num_turns": None}, r"num_turns is None: expected an integer"),
+    ({"num_turns": "2"}, r"num_turns is '2': expected an integer"),
     ({"turn_rewards": 1.0}, r"turn_rewards is 1.0: expected a list of finite numbers"),
 ]
 
@@ -81,6 +94,14 @@ def test_a_trajectory_that_does_not_fit_together_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=rf"^agent 'mine' \({re.escape(__file__)}\): .*{message}"):
         returning(replace(GOOD, **changes))
+
+
+def test_an_agent_that_samples_nothing_is_noticed_once(returning: Any, caplog: pytest.LogCaptureFixture) -> None:
+    _warn_untrainable.cache_clear()
+    for _ in range(3):
+        returning(replace(GOOD, response_mask=[0, 0, 0], turn_rewards=[]))
+    (message,) = caplog.messages
+    assert message.startswith("agent 'mine' ") and "without a sampled token" in message
 
 
 @pytest.mark.parametrize("result", [None, {"response_ids": []}, [GOOD], "text"])
@@ -122,6 +143,16 @@ class Talking:
 class Silent:
     async def run(self, sample, llm):
         return await llm.generate([])
+
+@register_agent("foreign")
+class Foreign:
+    async def run(self, sample, llm):
+        return await llm.generate([5, 12])
+
+@register_agent("leaving")
+class Leaving:
+    async def run(self, sample, llm):
+        exit(0)
 """
 RAISING = [
     ("raising", r"agent 'raising' \(.*mine\.py\) failed: KeyError: 'tool' \(.*mine\.py, line 11\)"),
@@ -129,6 +160,8 @@ RAISING = [
     ("plain", r"agent 'plain' .*async def run"),
     ("talking", r"agent 'talking' .*llm\.generate.*list of token ids.*'a text'.*line 26"),
     ("silent", r"agent 'silent' .*llm\.generate.*at least one.*line 31"),
+    ("foreign", r"agent 'foreign' .*llm\.generate.*below 12, not 12.*line 36"),
+    ("leaving", r"agent 'leaving' .*called exit: SystemExit: 0 \(.*mine\.py, line 41\)"),
 ]
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
 import pytest
 
+from hone.cli import interrupts
 from hone.cli.main import main
+from hone.disk import naming
 from hone.errors import UserError
 
 
@@ -63,6 +67,30 @@ def test_a_mistake_of_the_users_is_one_message_and_code_2(
     assert capsys.readouterr().err == "hone: the file has no rows\n"
 
 
+def test_a_full_disk_is_one_message_with_the_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fill(argv: list[str]) -> None:
+        with naming(Path("run/metrics.jsonl")), open("/dev/full", "w") as file:
+            file.write("x")
+
+    install(monkeypatch, "sft", fill)
+    assert run("sft") == 2
+    message = "hone: run/metrics.jsonl: No space left on device; make room there, or name another place\n"
+    assert capsys.readouterr().err == message
+
+
+def test_code_of_the_users_that_exits_does_not_end_a_run_as_if_it_had_gone_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def leave(argv: list[str]) -> None:
+        sys.exit(0)
+
+    install(monkeypatch, "sft", leave)
+    assert run("sft") == 2
+    assert capsys.readouterr().err == "hone: the run was ended by an exit(0) in code that it called\n"
+
+
 def test_an_interrupt_is_one_line_and_code_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,3 +135,34 @@ def test_help_and_configurations_need_no_heavy_package(argv: list[str], code: in
     )
     assert f"HEAVY [] CODE {code}" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+INTERRUPTED = """
+import os, signal, sys, time, types
+module = types.ModuleType("hone.cli.sft")
+def run(argv):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)  # in the clean-up
+        print("cleaned up", flush=True)
+module.run = run
+sys.modules["hone.cli.sft"] = module
+from hone.cli.main import main
+main(["sft"])
+"""
+
+
+def test_two_interrupts_at_once_are_one() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "cleaned up\n", "hone: interrupted\n")
+
+
+def test_a_later_interrupt_ends_a_clean_up_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "ONE_PRESS_S", 0.01)
+    with interrupts.one_at_a_time():
+        for _ in range(2):
+            time.sleep(0.02)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)

@@ -34,6 +34,8 @@ def places(stage: Stage) -> dict[str, str]:
     write(d / "sourceless.parquet", [row] * 4)
     write(d / "unheard.parquet", [{**row, "data_source": "unheard-of"}] * 4)
     write(d / "roles.parquet", [{**row, "data_source": "x", "prompt": [{"role": "wizard", "content": "?"}]}] * 4)
+    shutil.copy(stage.data / "test.parquet", d / "same.parquet")
+    (d / "link.parquet").symlink_to(d / "same.parquet")
     (d / "no_function.py").write_text("def other():\n    return 1\n")
     (d / "broken.py").write_text("import no_such_module\n")
     shutil.copytree(stage.model, d / "no_weights", ignore=shutil.ignore_patterns("*.safetensors"))
@@ -95,6 +97,10 @@ OTHERS = {
     "generate: output": (["generate", "data.output_path={d}/file/out.parquet"], ["data.output_path", "{d}/file"]),
     "generate: folder": (["generate", "data.output_path={d}/empty"], ["data.output_path", "is a folder"]),
     "generate: long prompts": (["generate", "rollout.prompt_length=10"], ["row", "rollout.prompt_length"]),
+    "generate: itself": (["generate", "data.path={d}/same.parquet", "data.output_path={d}/link.parquet"],
+                         ["data.output_path", "{d}/link.parquet is the file that data.path names"]),
+    "eval: itself": (["eval", "data.path={d}/truth.jsonl", "output_path={d}/truth.jsonl"],
+                     ["output_path", "is the file that data.path names"]),
     "eval: data": (["eval", "data.path={d}/none.parquet"], ["data.path", "{d}/none.parquet"]),
     "eval: column": (["eval", "data.path={data}/test.parquet"], ["responses", "data.response_key"]),
     "eval: no list": (["eval", "data.path={d}/answers.jsonl"], ["answers.jsonl, row 0", "expected a list"]),

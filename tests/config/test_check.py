@@ -211,6 +211,7 @@ def test_the_correction_may_be_set_at_either_place(runnable: Runnable) -> None:
         ([f"{ROLLOUT}.tensor_model_parallel_size=4"], "tensor_model_parallel_size"),
         ([f"{ROLLOUT}.gpu_memory_utilization=0.4"], "gpu_memory_utilization"),
         ([f"{ROLLOUT}.mode=sync"], "mode=sync"),
+        ([], "trainer.save_freq=-1: no checkpoint is saved"),
         ([f"{ROLLOUT}.val_kwargs.n=4"], "all the same"),
         ([f"{ACTOR}.fsdp_config.reshard_after_forward=False"], "nothing to shard"),
         ([f"{ACTOR}.fsdp_config.fsdp_size=2"], "nothing to shard"),
@@ -288,7 +289,7 @@ def test_notices_of_the_other_commands(runnable: Runnable) -> None:
 
 def test_a_plain_run_has_nothing_to_say(runnable: Runnable) -> None:
     plain = [f"{ACTOR}.use_torch_compile=False", "actor_rollout_ref.model.override_config.attn_implementation=sdpa"]
-    assert load("ppo", [*runnable["ppo"], *plain]).notices == []
+    assert load("ppo", [*runnable["ppo"], *plain, "trainer.save_freq=5"]).notices == []
     unsaved = [f"{ACTOR}.checkpoint.save_contents=[model]", "trainer.resume_mode=disable"]
     assert load("ppo", [*runnable["ppo"], *plain, *unsaved, "trainer.save_freq=5"]).notices == []
 

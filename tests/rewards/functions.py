@@ -24,6 +24,8 @@ RESULTS = {
     "list": [1.0],
     "nan": float("nan"),
     "inf": float("inf"),
+    "past fp32": -1e39,
+    "past fp64": 10**400,
     "text in a dict": {"score": "high"},
 }
 calls = 0
@@ -42,6 +44,8 @@ def nothing(data_source, solution_str, ground_truth, extra_info):
 
 
 def raising(data_source, solution_str, ground_truth, extra_info):
+    if solution_str == "fine":
+        return 1.0
     raise KeyError(solution_str)
 
 

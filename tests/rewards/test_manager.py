@@ -41,7 +41,9 @@ def test_none_is_not_scored_and_not_an_error():
     assert (manager.errors, manager.timeouts) == (0, 0)
 
 
-@pytest.mark.parametrize("result", ["text", "dict without score", "list", "nan", "inf", "text in a dict"])
+@pytest.mark.parametrize(
+    "result", ["text", "dict without score", "list", "nan", "inf", "past fp32", "past fp64", "text in a dict"]
+)
 def test_a_result_that_is_no_finite_number_is_an_error_that_names_the_function(results, result):
     before = results.errors
     reward = score(results, result)
@@ -55,11 +57,15 @@ def test_an_exception_scores_zero_is_counted_and_shown_once(caplog):
     manager = RewardManager(load_function(functions.__file__, "raising"))
     with caplog.at_level(logging.WARNING):
         rewards = [score(manager, text) for text in ("first", "second", "third")]
+        assert not caplog.records  # if all fail, the run ends and says it
+        assert score(manager, "fine") == Reward(1.0)
+        score(manager, "fourth")
     assert [reward.score for reward in rewards] == [0.0, 0.0, 0.0]
-    line = inspect.getsourcelines(functions.raising)[1] + 1
+    line = inspect.getsourcelines(functions.raising)[1] + 3
     assert rewards[1].error == f"KeyError: 'second' ({functions.__file__}, line {line})"
-    assert manager.errors == 3
+    assert manager.errors == 4
     assert len(caplog.records) == 1
+    assert "answer 'first'" in caplog.text
     assert "raise KeyError(solution_str)" in caplog.text
     assert "raising" in caplog.text
 

@@ -42,6 +42,14 @@ def sampled(n: int, **options) -> list[tuple[list[int], Sampling]]:
     return [(p, Sampling(seed=100 * i + k, **arguments)) for i, p in enumerate(prompts()) for k in range(n)]
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_weights_with_nan_draw_nothing(temperature):
+    model = tiny("qwen3")
+    model.get_parameter("model.norm.weight").data[0] = float("nan")
+    with pytest.raises(UserError, match=r"logits are NaN or infinite \(weights after step 0\)"):
+        generate(make_engine(model), sampled(1, temperature=temperature))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_tokens_equal_transformers_generate(family):
     model = tiny(family)

@@ -31,6 +31,12 @@ def kept_by_a_loop(logits, top_k, top_p, min_p) -> list[int]:
     return sorted(kept)
 
 
+def test_the_largest_number_draws_no_token_that_is_cut_off():
+    logits = torch.tensor([[1.0, 0.5, 0.2, -1.0]]).expand(64, -1) * torch.linspace(0.1, 3, 64)[:, None]
+    token, logprobs = sample(logits, rows(64, top_k=3), torch.ones(64))  # as a product that rounds up to the total
+    assert (token < 3).all() and logprobs.isfinite().all()
+
+
 @pytest.mark.parametrize("top_k", [-1, 0, 1, 4])
 @pytest.mark.parametrize("top_p", [1.0, 0.9, 0.3])
 @pytest.mark.parametrize("min_p", [0.0, 0.2])

@@ -28,6 +28,15 @@ def write(directory: Path, count: int) -> None:
     log.close()
 
 
+def test_a_metric_that_is_not_finite_is_null(tmp_path: Path) -> None:
+    lines = JsonLines(tmp_path / "metrics.jsonl", first_step=0)
+    lines.log({"reward/a/mean": float("nan"), "b": float("-inf"), "c": 1.5}, step=1)
+    lines.close()
+    (text,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    expected = {"step": 1, "reward/a/mean": None, "b": None, "c": 1.5}
+    assert json.loads(text, parse_constant=pytest.fail) == expected
+
+
 def test_every_step_is_a_line_that_is_on_disk_at_once(tmp_path: Path) -> None:
     log = tracker(tmp_path)
     log.log({"x": 0.1}, 1)

@@ -30,7 +30,8 @@ def test_a_checkpoint_holds_its_roles_and_the_state_and_the_marker_names_it(tmp_
     assert names(tmp_path) == ["global_step_3", MARKER]
     assert (tmp_path / MARKER).read_text() == "3"
     assert (folder / "critic" / "model.safetensors").read_text() == "weights of critic"
-    assert read_state(folder) == {"kl": 0.3, "step": 3}
+    files = {f"{role}/model.safetensors": len(f"weights of {role}") for role in ("actor", "critic")}
+    assert read_state(folder) == {"kl": 0.3, "step": 3, "files": files}
 
 
 def test_a_checkpoint_that_ranks_wrote_to_another_disk_is_not_taken_for_one(tmp_path: Path) -> None:
@@ -167,7 +168,9 @@ def test_saving_over_a_folder_of_the_same_step_replaces_it(tmp_path: Path) -> No
     save(Checkpoints(tmp_path), 1, "actor", "critic")
     folder = Checkpoints(tmp_path).save(1, {"new": True}, lambda path: fill(path, "actor"))
     assert names(folder) == ["actor", STATE]
-    assert json.loads((folder / STATE).read_text()) == {"new": True, "step": 1}
+    assert json.loads((folder / STATE).read_text()) == {
+        "new": True, "step": 1, "files": {"actor/model.safetensors": len("weights of actor")},
+    }  # fmt: skip
 
 
 def test_checkpoints_are_due_every_so_many_steps_and_at_the_end() -> None:

@@ -53,6 +53,11 @@ def rewards(*scores: float | None, **extras: float) -> list[Reward]:
     return [Reward(score, dict(extras)) for score in scores]
 
 
+def test_prompts_that_are_never_scored_end_the_run_and_not_never() -> None:
+    with pytest.raises(UserError, match="3 times in a row"):
+        collect(*[sampled(rewards(None, None)) for _ in range(4)], prompts=1, max_num_gen_batches=0)
+
+
 def collect(*batches: Sampled, prompts: int, buffer: OverlongBuffer | None = None, **groups: Any) -> tuple[Any, Any]:
     draws = iter(batches)
     scoring = Scoring(buffer or OverlongBuffer(), 8)

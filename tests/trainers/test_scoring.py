@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hone.config.schema.reward import OverlongBuffer
+from hone.errors import UserError
 from hone.rewards import Reward
 from hone.trainers.scoring import Scoring, shaped_scores
 from tests.trainers.ragged import random_batch
@@ -32,6 +33,18 @@ def test_the_score_stays_raw_and_the_penalty_stands_beside_it() -> None:
     expected = torch.tensor([s - n / 6 for s, n in zip([1.0, 0.0, 0.5, 0.0], lengths)])
     torch.testing.assert_close(shaped_scores(found), expected)
     assert metrics["overlong/penalty/mean"] == pytest.approx(-sum(lengths) / 4 / 6)
+
+
+def test_answers_without_any_score_are_a_warning_and_an_error_when_it_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    scoring = Scoring(OverlongBuffer(), 8)
+    for _ in range(2):
+        scoring.check([Reward(None), Reward(None)])
+    assert [m for m in caplog.messages if "None (not scored) for all 2 answers" in m] == caplog.messages != []
+    scoring.check([Reward(None), Reward(0.0)])
+    scoring.check([Reward(None)])
+    scoring.check([Reward(None)])
+    with pytest.raises(UserError, match="for all 1 answers, 3 times in a row"):
+        scoring.check([Reward(None)])
 
 
 def test_a_run_trains_on_the_sum_and_logs_both(stage: Stage) -> None:

@@ -96,7 +96,7 @@ class SFTTrainerConfig(Node):
     default_local_dir: str = key(
         "checkpoints/${trainer.project_name}/${trainer.experiment_name}", "Folder of the run: checkpoints and metrics."
     )
-    save_freq: int = key(-1, "Steps between checkpoints; -1 turns saving by step off.", ge=-1)
+    save_freq: int = key(-1, "Steps between checkpoints; -1 saves after the last step alone.", ge=-1)
     test_freq: int = key(-1, "Steps between validations; -1 turns validation by step off.", ge=-1)
     seed: int = key(0, "Seed of newly made weights and of dropout.", ge=0)
     device: Device = key("auto", "Where the model runs; auto takes a GPU if there is one.")

@@ -57,7 +57,7 @@ class TrainerConfig(Node):
     device: Device = key("auto", "Where models run; auto takes a GPU if there is one.")
     seed: int = key(0, "Seed of sampling and of newly made weights.", ge=0)
     balance_batch: bool = key(True, "Deal trajectories to ranks so that their token counts are close.")
-    save_freq: int = key(-1, "Steps between checkpoints; -1 turns saving by step off.", ge=-1)
+    save_freq: int = key(-1, "Steps between checkpoints, and one after the last step; -1 saves nothing.", ge=-1)
     val_before_train: bool = key(True, "Validate before the first step.")
     val_only: bool = key(False, "Validate and stop.")
     test_freq: int = key(2, "Steps between validations; -1 turns validation by step off.", ge=-1)

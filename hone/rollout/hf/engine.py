@@ -7,6 +7,7 @@ keys copied to every slot; finished rows leave at once and the gaps are closed, 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -202,7 +203,14 @@ class HFEngine:
         positions = np.array([len(r.token_ids) for r in rows], dtype=np.uint64)
         uniform = torch.from_numpy(uniforms(seeds, positions)).to(logits.device)
         tokens, logprobs = sample(logits, self._sampling_rows(first, logits.device), uniform)
-        return tokens.tolist(), logprobs.tolist()
+        drawn = logprobs.tolist()
+        if not math.isfinite(sum(drawn)):  # one NaN among a row's logits is in all of its log-probs
+            raise UserError(
+                f"the model's logits are NaN or infinite (weights after step {self.version}), so no token can be "
+                "drawn: the weights hold NaN, have diverged (lower the learning rate), or overflow in "
+                f"{str(self.compute_dtype).removeprefix('torch.')}"
+            )
+        return tokens.tolist(), drawn
 
     def _sampling_rows(self, first: int, device: torch.device) -> RowSampling:
         if self._rows is None or first:

@@ -55,7 +55,9 @@ def sample(logits: Tensor, rows: RowSampling, uniform: Tensor) -> tuple[Tensor, 
         logits = torch.where(truncated[:, None], truncate(logits, rows), logits)
     logprobs = logits.log_softmax(-1)
     cumulative = logprobs.exp().cumsum(-1)
-    target = uniform[:, None] * cumulative[:, -1:]
+    total = cumulative[:, -1:]
+    # Below the total, though the product may round up to it: else the last token would be drawn, which may be cut off.
+    target = torch.minimum(uniform[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
     token = torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp(max=logits.shape[-1] - 1)
     if greedy.any():
         token = torch.where(greedy, logits.argmax(-1), token)

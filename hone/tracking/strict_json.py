@@ -1,0 +1,23 @@
+"""JSON that every reader takes: Python's own writes NaN and infinity as words that JSON does not have."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def dumps(value: Any, *, indent: int | None = None) -> str:
+    """NaN and infinity become null, keys become text, and what JSON does not know is written as text."""
+    return json.dumps(_strict(value), ensure_ascii=False, allow_nan=False, indent=indent)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)
