@@ -121,7 +121,7 @@ def _load(auto: Any, source: ModelSource, **config_changes: Any) -> tuple[PreTra
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, with the sizes in the message
         )
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"no model could be loaded from {source.path!r}: {_first_line(error)}") from error
     except SafetensorError as error:
         raise UserError(
