@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hone.config.schema.ppo import PPOConfig
+from hone.config.schema import GenerationConfig, PPOConfig, SFTConfig
+from hone.config.schema.base import Node
 from hone.config.schema.walk import document
 from tests.conftest import SHOWN
 
@@ -24,11 +25,16 @@ KEYS = (
 )  # fmt: skip
 
 
+def keys_of(schema: type[Node]) -> list[str]:
+    return [doc.key for doc in document(schema).values() if not doc.section]
+
+
 def test_every_option_of_the_algorithms_is_shown(request: pytest.FixtureRequest) -> None:
     if request.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         pytest.skip("only a run over all tests knows all marks")
-    leaves = [doc.key for doc in document(PPOConfig).values() if not doc.section]
+    leaves = keys_of(PPOConfig)
     wanted = [key for key in leaves if key.startswith(SECTIONS) or key in KEYS]
     assert set(KEYS) <= set(leaves)
     assert not [key for key in wanted if key not in SHOWN]
-    assert not [key for key in SHOWN if key not in leaves]
+    known = {*leaves, *keys_of(SFTConfig), *keys_of(GenerationConfig)}
+    assert not [key for key in SHOWN if key not in known]

@@ -47,7 +47,7 @@ class Stage:
 class Plan:
     """How long the two trainings are."""
 
-    sft_steps: int = 1250
+    sft_steps: int = 1400
     rl_steps: int = 60
 
 
@@ -142,7 +142,7 @@ def _rl(algorithm: Algorithm, seed: int, ranks: int, plan: Plan, d: Path, model:
         "actor_rollout_ref.actor.use_dynamic_bsz=True",
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
         "actor_rollout_ref.actor.clip_ratio_high=0.28",
-        "actor_rollout_ref.actor.optim.lr=2e-4",
+        "actor_rollout_ref.actor.optim.lr=3e-4",
         "actor_rollout_ref.actor.optim.lr_warmup_steps=5",
         "actor_rollout_ref.actor.optim.betas=[0.9,0.99]",
         "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
