@@ -48,7 +48,7 @@ class Actor:
         return False
 
     def cost(self) -> TrainingCost:
-        return TrainingCost(parameters=1, attention_width=1, peak=1.0)
+        return TrainingCost(parameters=1, trained=1, attention_width=1, peak=1.0)
 
 
 class Rollout:
@@ -86,6 +86,9 @@ class Simulation:
 
     def __init__(self, ranks: int, made: Sequence[Trajectory]) -> None:
         self.ranks, self.made = ranks, made
+
+    def device(self, wanted: str) -> torch.device:
+        return torch.device("cpu")
 
     def start(self, roles: Mapping[str, Role]) -> Mapping[str, SimulatedRanks]:
         workers = {"actor": Actor(), "rollout": Rollout(self.made)}
