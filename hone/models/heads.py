@@ -44,7 +44,7 @@ class LogitHead:
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
 
-LOGITS_AT_ONCE = 2**25  # 128 MiB in fp32: small beside any model, large enough for matrix products to run at full speed
+LOGITS_AT_ONCE = 2**24  # 64 MiB in fp32: small beside any model
 
 
 def logit_chunk(vocabulary: int) -> int:
