@@ -21,8 +21,9 @@ def run(*argv: str) -> int:
     return int(caught.value.code or 0)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("algorithm", list(Algorithm))
-def test_every_stage_is_a_command_whose_configuration_can_run(algorithm: Algorithm, tmp_path: Path) -> None:
+def test_every_stage_is_a_command_whose_configuration_can_run(algorithm: Algorithm, ranks: int, tmp_path: Path) -> None:
     models = [f"sft/global_step_{SHORT.sft_steps}/model", f"rl/global_step_{SHORT.rl_steps}/actor"]
     for folder in ("model", *(f"{model}/huggingface" for model in models)):  # what earlier stages leave
         (tmp_path / folder).mkdir(parents=True)
@@ -30,11 +31,12 @@ def test_every_stage_is_a_command_whose_configuration_can_run(algorithm: Algorit
     for file in ("data/train.parquet", "data/test.parquet", "responses_before.parquet", "responses_after.parquet"):
         (tmp_path / file).touch()
     names = []
-    for stage in stages(algorithm, 3, 1, SHORT, tmp_path):
+    for stage in stages(algorithm, 3, ranks, SHORT, tmp_path):
         names.append(stage.name)
         command, *argv = stage.command
         if command in ("ppo", "sft", "generate", "eval"):
-            load(command, argv)
+            config = load(command, argv).config
+            assert command != "ppo" or config.ranks == ranks
     assert names == [
         "data", "model", "sft", "generate before", "eval before", "rl", "generate after", "eval after"
     ]  # fmt: skip

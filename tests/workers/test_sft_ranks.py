@@ -37,17 +37,23 @@ def demonstrations(rows: int, seed: int) -> Batch:
 
 def tune(rank: int, argv: list[str], rows: int) -> dict[str, Any]:
     """Five steps and a validation on this rank's rows."""
-    worker = SFTWorker(load("sft", argv).config, RunSettings(CPU, total_steps=STEPS), {})
+    config = load("sft", argv).config
+    worker = SFTWorker(config, RunSettings(CPU, total_steps=STEPS), {})
     size = dist.get_world_size() if dist.is_initialized() else 1
+    shared_by = config.ulysses_sequence_parallel_size  # consecutive ranks that get the same rows
 
     def share(batch: Batch) -> Batch:
-        return batch.select(Dealing().rows(batch, size)[rank])
+        return batch.select(Dealing().rows(batch, size // shared_by)[rank // shared_by])
 
     metrics = [worker.update(share(demonstrations(rows, seed)), training_step=seed) for seed in range(STEPS)]
     mine = share(demonstrations(9, STEPS))
     loglikelihood = float((worker.compute_logprobs(mine)["logprobs"] * mine["loss_mask"]).sum())
     weights = {name: tensor.numpy() for name, tensor in worker.engine.weights().items()}
-    return {"metrics": metrics, "weights": weights, "validation": Ranks().sum({"sum": loglikelihood})["sum"]}
+    return {
+        "metrics": metrics,
+        "weights": weights,
+        "validation": Ranks().sum({"sum": loglikelihood})["sum"] / shared_by,
+    }
 
 
 @pytest.mark.parametrize(
@@ -58,6 +64,9 @@ def tune(rank: int, argv: list[str], rows: int) -> dict[str, Any]:
         (2, 7, ["model.strategy=fsdp", "data.use_dynamic_bsz=True", "data.max_token_len_per_gpu=100"]),
         (4, 8, ["model.fsdp_config.fsdp_size=2", "model.use_fused_kernels=True"]),
         (2, 8, ["model.fsdp_config.wrap_policy.min_num_params=300000"]),  # more than a layer has, less than all have
+        (2, 8, ["model.fsdp_config.cpu_offload=True", "model.fsdp_config.offload_params=True"]),
+        (2, 7, ["ulysses_sequence_parallel_size=2", "model.use_remove_padding=True"]),
+        (4, 8, ["ulysses_sequence_parallel_size=2", "model.use_remove_padding=True", "model.strategy=fsdp"]),
         (4, 3, ["model.fsdp_config.wrap_policy.min_num_params=20000", "model.enable_gradient_checkpointing=True"]),
     ],
 )
