@@ -98,7 +98,7 @@ def set_up(loaded: Loaded, executor: Executor) -> Setup:
         order=order,
         total_steps=total_steps,
         groups=groups,
-        sampler=Sampler(groups["rollout"], tokenizer, manager),
+        sampler=Sampler(groups["rollout"], manager),
         actor_plan=_actor_plan(config),
         critic_plan=_critic_plan(config),
         actor_cost=groups["actor"].call("cost")[0],

@@ -8,10 +8,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hone.agents import LLM, Trajectory, load_agents, make_agent
+from hone.agents import LLM, Trajectory, compact, load_agents, make_agent
 from hone.config.schema.generation import GenerationConfig
 from hone.config.schema.ppo import PPOConfig
 from hone.data.prompts import Sample
@@ -33,12 +34,18 @@ class RolloutTask:
 
 
 class TrajectoryStream:
-    """Runs one agent per task against an engine and yields (index, trajectory) as they finish."""
+    """Runs one agent per task against an engine and yields (index, trajectory) as they finish, in their compact form
+    with their text."""
 
     def __init__(
-        self, engine: RolloutEngine, default_agent: str = "single_turn", vocabulary: int | None = None
+        self,
+        engine: RolloutEngine,
+        tokenizer: PreTrainedTokenizerBase,
+        default_agent: str = "single_turn",
+        vocabulary: int | None = None,
     ) -> None:
         self.engine = engine
+        self.tokenizer = tokenizer
         self.default_agent = default_agent
         self.vocabulary = vocabulary
         self.loop = asyncio.new_event_loop()
@@ -69,10 +76,15 @@ class TrajectoryStream:
     async def _run(self, task: RolloutTask, finished: asyncio.Queue[Any]) -> None:
         try:
             agent = make_agent(task.sample.agent_name or self.default_agent)
-            result: Any = await agent.run(task.sample, LLM(self.engine, task.sampling, self.vocabulary))
+            trajectory = await agent.run(task.sample, LLM(self.engine, task.sampling, self.vocabulary))
+            result: Any = compact(trajectory, self._text(trajectory))
         except Exception as error:
             result = error
         finished.put_nowait((task.index, result))
+
+    def _text(self, trajectory: Trajectory) -> str:
+        # An array: of a list, transformers checks the type of every id, which takes longer than to decode it.
+        return str(self.tokenizer.decode(np.asarray(trajectory.response_ids), skip_special_tokens=True))
 
 
 class RolloutWorker:
@@ -95,7 +107,9 @@ class RolloutWorker:
             max_model_len=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
             compute_dtype=actor.engine.options.compute_dtype,
         )
-        self.stream = TrajectoryStream(self.engine, rollout.agent.default_agent_loop, vocabulary_of(model))
+        self.stream = TrajectoryStream(
+            self.engine, load_run_tokenizer(config), rollout.agent.default_agent_loop, vocabulary_of(model)
+        )
 
     def rollout(self, tasks: Sequence[RolloutTask]) -> Iterator[tuple[int, Trajectory]]:
         loop = self.stream.loop
@@ -127,7 +141,7 @@ class GenerationWorker:
             max_model_len=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
             compute_dtype=dtype,
         )
-        self.rollout = TrajectoryStream(engine, vocabulary=vocabulary_of(model))
+        self.rollout = TrajectoryStream(engine, tokenizer, vocabulary=vocabulary_of(model))
 
 
 def _generation_source(config: GenerationConfig, run: RunSettings, dtype: torch.dtype) -> ModelSource:

@@ -67,9 +67,9 @@ def test_rows_with_different_options_run_together_each_under_its_own():
 def test_one_token_is_generated_by_the_prompts_pass_alone(monkeypatch):
     passes = []
 
-    def counted(model, input_ids, layout):
+    def counted(model, input_ids, layout, index=None):
         passes.append(len(input_ids))
-        return forward.run_layout(model, input_ids, layout)
+        return forward.run_layout(model, input_ids, layout, index)
 
     monkeypatch.setattr(engine_module, "run_layout", counted)
     completions = generate(
@@ -84,9 +84,9 @@ def test_every_pass_stays_within_its_slots_and_its_budget_of_prompt_tokens(monke
     engine = make_engine(tiny("qwen3"), max_num_seqs=3, max_num_batched_tokens=10)
     seen = []
 
-    def counted(model, input_ids, layout):
+    def counted(model, input_ids, layout, index=None):
         seen.append((type(layout).__name__, len(input_ids), len(engine.running)))
-        return forward.run_layout(model, input_ids, layout)
+        return forward.run_layout(model, input_ids, layout, index)
 
     monkeypatch.setattr(engine_module, "run_layout", counted)
     requests = [(prompts(k)[k % 6], Sampling(max_tokens=1 + k % 5, seed=k)) for k in range(40)]

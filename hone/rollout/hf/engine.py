@@ -188,9 +188,7 @@ class HFEngine:
         self.model.eval()
         ids = torch.tensor(input_ids, device=self.model.device)
         with layout_attention(self.model), autocast(ids.device, self.model.dtype, self.compute_dtype):
-            hidden = run_layout(self.model, ids, layout)
-            if pick is not None:
-                hidden = hidden[pick.to(hidden.device)]
+            hidden = run_layout(self.model, ids, layout, None if pick is None else pick.to(ids.device))
             logits = self.head.logits(hidden)
         self._append(self.running[first:], *self._draw(logits, first))
 
