@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from dataclasses import replace
 
 import pytest
 import torch
@@ -56,7 +57,7 @@ def test_rows_with_different_options_run_together_each_under_its_own():
         ids = list(prompt)
         for token, logprob in zip(completion.token_ids, completion.logprobs, strict=True):
             logits = next_logits(model, ids)[None] / (s.temperature or 1.0)
-            row = RowSampling(*(torch.tensor([x]) for x in (s.temperature or 1.0, s.top_k, s.top_p, s.min_p)))
+            row = RowSampling.of([replace(s, temperature=s.temperature or 1.0)], torch.device("cpu"))
             expected = truncate(logits, row)[0].log_softmax(-1)
             assert expected[token].isfinite()
             assert logprob == pytest.approx(expected[token].item(), abs=5e-5)
