@@ -23,6 +23,7 @@ from tests.trainers.runs import Run, Stage, difference
 
 ray = pytest.importorskip("ray")
 from hone.cluster.ray import RayExecutor  # noqa: E402
+
 pytestmark = pytest.mark.slow
 STEPS = ["trainer.total_training_steps=5", "trainer.save_freq=5", "trainer.test_freq=5", "data.val_max_samples=5"]
 
