@@ -6,7 +6,7 @@ import pytest
 
 from tests.tiny import build_arithmetic, build_tiny_model
 
-SHOWN: set[str] = set()  # every key that a collected test shows the effect of, slow ones included
+SHOWN: set[tuple[str, str]] = set()  # (command, key) that a collected test shows the effect of, slow ones included
 
 
 @pytest.hookimpl(tryfirst=True)
