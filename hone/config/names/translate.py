@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..problems import Problem
+from ..support import hydra_text
 from ..tree import Tree, drop, get, leaves, put
 from .rows import ANY, Divided, Renamed, Row, Settled
 
@@ -65,12 +66,12 @@ class Translator:
         name = name.removesuffix("=")
         works = [self._followed(work) for work in row.works or ()]
         if row.works is ANY:
-            self.found.notices.append(f"{name}={value} has nothing to act on: {row.reason}")
+            self.found.notices.append(f"{name}={hydra_text(value)} has nothing to act on: {row.reason}")
         elif value is None or value in works:
-            self.found.notices.append(f"{name}={value} is read and changes nothing: it is so anyway")
+            self.found.notices.append(f"{name}={hydra_text(value)} is read and changes nothing: it is so anyway")
         else:
-            expected = " or ".join(map(str, works)) or "null"
-            wrong = f"{value} is not available in this build ({row.reason})"
+            expected = " or ".join(map(hydra_text, works)) or "null"
+            wrong = f"{hydra_text(value)} is not available in this build ({row.reason})"
             self.found.problems.append(Problem(name, wrong, expected, row.instead or f"remove {name}"))
 
     def _followed(self, work: Any) -> Any:
@@ -80,7 +81,7 @@ class Translator:
     def _set(self, old: str, new: str, value: Any, said: str = "is another name") -> None:
         if new not in self.user_keys or self._counts(old, new):
             put(self.tree, new, value)
-            self.found.notices.append(f"{old} {said}; {new}={value} is used")
+            self.found.notices.append(f"{old} {said}; {new}={hydra_text(value)} is used")
         elif not same(get(self.tree, new), value) and not self._counts(new, old):
             other = self.found.spelled.get(new, new)
             wrong = f"is {value!r}, but {other}, another name of it, is {get(self.tree, new)!r}"
