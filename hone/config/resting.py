@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from .presets import PRESETS
 from .schema import PPOConfig
-from .tree import get
+from .tree import Tree, get
 
+MODEL = "actor_rollout_ref.model"
 ROLLOUT = "actor_rollout_ref.rollout"
 
 
@@ -20,11 +22,12 @@ class Resting:
     keys: tuple[str, ...]
 
     def holds(self, key: str) -> bool:
-        return key.startswith(self.keys) and not key.startswith(self.switch)
+        return key.startswith(self.keys) and key != self.switch
 
 
 MODEL_REWARDS = ("micro_batch_size_per_gpu", "max_length", "use_dynamic_bsz", "forward_max_token_len_per_gpu")
 RESTING = (
+    Resting(f"{MODEL}.use_fused_kernels", False, (f"{MODEL}.fused_kernel_options.",)),
     Resting("data.custom_cls.path", None, ("data.custom_cls.",)),
     Resting(f"{ROLLOUT}.multi_turn.enable", False, (f"{ROLLOUT}.multi_turn.",)),
     Resting(f"{ROLLOUT}.agent.custom_async_server.path", None, (f"{ROLLOUT}.agent.custom_async_server.",)),
@@ -38,9 +41,16 @@ RESTING = (
 
 
 def resting_notices(config: PPOConfig, user_keys: Collection[str]) -> Iterator[str]:
-    tree = config.model_dump(by_alias=True)
+    tree, defaults = config.model_dump(by_alias=True), PRESETS["ppo_trainer"].tree()
     for rest in RESTING:
-        keys = sorted(key for key in user_keys if rest.holds(key))
+        keys = sorted(key for key in user_keys if rest.holds(key) and not _is_default(key, tree, defaults))
         if keys and get(tree, rest.switch) is rest.off:
             switch = f"{rest.switch}={'null' if rest.off is None else rest.off}"
             yield f"{switch}, so nothing is left to do for " + ", ".join(keys)
+
+
+def _is_default(key: str, tree: Tree, defaults: Tree) -> bool:
+    """Also where the default is to follow another key. A file that a run wrote sets every key, most of them so."""
+    default = get(defaults, key, None)
+    followed = get(tree, default[2:-1], None) if isinstance(default, str) and default.startswith("${") else default
+    return get(tree, key, None) == followed

@@ -279,3 +279,18 @@ def test_the_model_is_the_one_that_is_named(stage: Stage, tmp_path: Path, role: 
     (tmp_path / "model").symlink_to(stage.model)
     assert build_engine(stage, role, f"{key}={tmp_path}/model").source.path == f"{tmp_path}/model"
     assert get(load(COMMANDS[role], argv_of(stage, role)).config.model_dump(), key) == str(stage.model)
+
+
+PLACES = {"actor": f"{ACTOR}.", "ref": f"{REF}.", "critic": "critic.", "sft": ""}
+SHARING = {role: f"{place}ulysses_sequence_parallel_size" for role, place in PLACES.items()}
+
+
+@shows(*(SHARING[role] for role in ("actor", "ref", "critic")))
+@shows(SHARING["sft"], command="sft")
+@pytest.mark.parametrize("role", SHARING)
+def test_so_many_ranks_share_a_sequence(stage: Stage, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hone.training.outputs.SequenceRanks", lambda size: None)  # there are no other ranks here
+    packed = [f"{MODEL}.use_remove_padding=True", "critic.model.use_remove_padding=True"]
+    many = [*(["model.use_remove_padding=True"] if role == "sft" else packed), "trainer.n_gpus_per_node=2"]
+    assert build_engine(stage, role, *many).engine.options.sequence_ranks == 1
+    assert build_engine(stage, role, *many, f"{SHARING[role]}=2").engine.options.sequence_ranks == 2
