@@ -40,10 +40,10 @@ def refused(command: str) -> Iterator[str]:
 
 def resting(command: str) -> Iterator[str]:
     """The keys that have nothing to do in this build, each of which is said when it is set."""
-    if command == "ppo":
-        yield from (key for key in keys_of(command) if key in ANNOUNCED or any(rest.holds(key) for rest in RESTING))
-    if command == "eval":
-        yield "data.prompt_key"
+    announced = {"ppo": ANNOUNCED, "eval": {"data.prompt_key"}}.get(command, set())
+    for key in keys_of(command):
+        if key in announced or any(rest.holds(key) and not rest.off for rest in RESTING[command]):
+            yield key
 
 
 def table() -> dict[Key, str]:

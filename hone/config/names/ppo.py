@@ -132,7 +132,7 @@ def _rewards() -> Iterator[Row]:
     yield Settled("reward.reward_manager.module.*", (), "managers of your own")
     yield Renamed("reward.reward_model.enable", f"{REWARD}.enable")
     yield Renamed("reward.reward_model.model_path", f"{REWARD}.model.path")
-    yield Divided(f"{REWARD}.micro_batch_size", f"{REWARD}.micro_batch_size_per_gpu", "trainer.nnodes")
+    yield Divided(f"{REWARD}.micro_batch_size", f"{REWARD}.micro_batch_size_per_gpu")
     fsdp = f"{REWARD}.model.fsdp_config"
     yield Renamed(f"{fsdp}.min_num_params", f"{fsdp}.wrap_policy.min_num_params")
     for place in ("sandbox_fusion", "reward.sandbox_fusion"):
