@@ -75,6 +75,9 @@ RENAMED: list[tuple[str, str, str, Any]] = [
     ("ppo", f"{ROLLOUT}.log_prob_micro_batch_size=32", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", 4),
     ("ppo", "critic.ppo_micro_batch_size=24", "critic.ppo_micro_batch_size_per_gpu", 3),
     ("ppo", "critic.forward_micro_batch_size=16", "critic.forward_micro_batch_size_per_gpu", 2),
+    ("ppo", f"{ROLLOUT}.multi_turn.max_assistant_turns=3", f"{ROLLOUT}.multi_turn.max_turns", 3),
+    ("ppo", f"{ROLLOUT}.multi_turn.tokenization_sanity_check_mode=disable",
+     f"{ROLLOUT}.multi_turn.enable_tokenization_sanity_check", False),
     ("sft", "model.path=m", "model.partial_pretrain", "m"),
     ("sft", "model.lora.rank=8", "model.lora_rank", 8),
     ("sft", "data.micro_batch_size=4", "data.micro_batch_size_per_gpu", 4),
@@ -248,6 +251,7 @@ REFUSED = [
     ("ppo", "model_engine=megatron", "FSDP"),
     ("sft", "engine=megatron", "FSDP"),
     ("sft", "data.custom_cls.path=a.py", "of your own"),
+    ("sft", "data.tools_key=tools", "tools"),
 ]
 
 
