@@ -4,35 +4,39 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .command_line import CommandLine, parse_command_line
+from .names import chooses_a_group, is_other_name
 from .overrides import apply_overrides, not_a_section, parse_overrides
 from .presets import DEFAULT_PRESET, PRESETS, Preset, register_with_hydra
 from .problems import ConfigError, Problem
-from .schema.walk import document
+from .schema.walk import document, knows
 from .suggest import nearest_choice
 from .tree import Tree, get, leaves, merge, put
 
 
 @dataclass
 class Composition:
-    """A raw tree with interpolations as text, and which of its keys the user set."""
+    """A raw tree with interpolations as text, and which of its keys the user set; `overridden` are those of the command
+    line."""
 
     preset: Preset
     defaults: Tree
     tree: Tree
     user_keys: set[str]
     problems: list[Problem]
+    overridden: set[str] = field(default_factory=set)
 
 
 def compose(command: str, argv: Sequence[str]) -> Composition:
@@ -48,11 +52,26 @@ def compose(command: str, argv: Sequence[str]) -> Composition:
         raise ConfigError(command, [Problem(file, f"cannot be composed: {error}", "", fix), *problems]) from error
     schema = composition.preset.schema
     flattened = _restore_sections(composition)
+    overrides = [_group_as_key(command, override) for override in overrides]
     found = apply_overrides(
-        overrides, composition.tree, schema=schema, defaults=composition.defaults, user_keys=composition.user_keys
+        overrides,
+        composition.tree,
+        schema=schema,
+        known=lambda key: knows(schema, key) or is_other_name(command, key),
+        defaults=composition.defaults,
+        user_keys=composition.user_keys,
     )
+    said = {key for override in overrides for key, _ in leaves({override.key_or_group: override.value()})}
+    composition.overridden = said & composition.user_keys
     composition.problems = [*problems, *flattened, *found]
     return composition
+
+
+def _group_as_key(command: str, override: Override) -> Override:
+    """`engine=fsdp` chooses one of verl's files, which hone has not: kept under a name of its own, to be judged."""
+    if chooses_a_group(command, override.key_or_group) and not isinstance(override.value(), dict):
+        return replace(override, key_or_group=f"{override.key_or_group}=")
+    return override
 
 
 def _restore_sections(composition: Composition) -> list[Problem]:

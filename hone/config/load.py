@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -39,6 +39,7 @@ class _Draft:
     problems: list[Problem]
     notices: list[str]
     follows: Mapping[str, str]
+    spelled: Mapping[str, str]
 
 
 def load(command: str, argv: Sequence[str]) -> Loaded:
@@ -63,17 +64,24 @@ def preview(command: str, argv: Sequence[str]) -> Loaded:
 def _raise_any(command: str, draft: _Draft, later: list[Problem]) -> None:
     problems = without_echoes([*draft.problems, *later], draft.follows)
     if problems:
-        raise ConfigError(command, list(dict.fromkeys(problems)))
+        as_written = (_as_written(problem, draft.spelled) for problem in problems)
+        raise ConfigError(command, list(dict.fromkeys(as_written)))
+
+
+def _as_written(problem: Problem, spelled: Mapping[str, str]) -> Problem:
+    """The problem of a key that was set by another name says so."""
+    name = spelled.get(problem.key)
+    return replace(problem, wrong=f"{problem.wrong} (set as {name})") if name else problem
 
 
 def _draft(command: str, argv: Sequence[str]) -> _Draft:
     composition = compose(command, argv)
     schema, tree = composition.preset.schema, composition.tree
+    derived = derive(command, composition)
     problems = [*composition.problems, *strip_unknown(tree, schema)]
-    derived = derive(command, tree, composition.user_keys)
     followed = follows(tree)
-    fallback, _ = resolve(composition.defaults, {})
+    fallback = composition.preset.resolved()
     resolved, unresolved = resolve(tree, fallback)
     config, mistyped = validate(resolved, schema, fallback)
     problems = without_echoes([*problems, *unresolved, *mistyped, *derived.problems], followed)
-    return _Draft(config, frozenset(composition.user_keys), problems, derived.notices, followed)
+    return _Draft(config, frozenset(composition.user_keys), problems, derived.notices, followed, derived.spelled)
