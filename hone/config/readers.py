@@ -100,7 +100,8 @@ class _Finder(ast.NodeVisitor):
         self.texts: set[str] = set()
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        outer, self.own = self.own, {}
+        outer, fields = self.own, [part for part in node.body if isinstance(part, ast.AnnAssign)]
+        self.own = {part.target.id: _annotated(part.annotation) for part in fields if isinstance(part.target, ast.Name)}
         for _ in range(2):  # a method may stand above the one that fills an attribute
             self.generic_visit(node)
         self.own = outer
