@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hone.errors import UserError
 
-from .derive import MICRO_BATCHES, RENAMED
+from .names import NAMES, Divided, Renamed, Row, is_other_name
 from .overrides import unknown_key
 from .presets import DEFAULT_PRESET, PRESETS
 from .readers import readers
@@ -32,6 +32,8 @@ def answer(command: str, key: str) -> str:
         return "\n".join(in_short(doc) for doc in ending)
     if knows(schema, key):
         return _free_form(docs, key)
+    if is_other_name(command, key):
+        return _other_name(command, docs, key)
     raise UserError(str(unknown_key(schema, key)))
 
 
@@ -46,6 +48,25 @@ def _free_form(docs: dict[str, KeyDoc], key: str) -> str:
     return f"{key}\n  An entry of {inside}, which takes any name. {docs[inside].meaning}"
 
 
+def _other_name(command: str, docs: dict[str, KeyDoc], name: str) -> str:
+    """Of a section of other names all that are in it."""
+    lines = []
+    for row in NAMES[command]:
+        if row.old == name or row.old.startswith(f"{name}.") or name.startswith(row.old.removesuffix("*")):
+            lines.append(_of_row(row, docs))
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _of_row(row: Row, docs: dict[str, KeyDoc]) -> str:
+    if isinstance(row, Renamed):
+        return f"{row.old}\n  another name of {row.new}: {docs[row.new].meaning}"
+    if isinstance(row, Divided):
+        return f"{row.old}\n  over all ranks what {row.new} is for each: {docs[row.new].meaning}"
+    works = " or ".join(hydra_text(value) for value in row.works or ())
+    taken = f"takes only {works or 'null'}" if row.works is not None else "is read and has nothing to act on"
+    return f"{row.old}\n  {taken} ({row.reason})"
+
+
 def _explained(command: str, docs: dict[str, KeyDoc], key: str) -> str:
     doc = docs[key]
     facts = {
@@ -53,8 +74,8 @@ def _explained(command: str, docs: dict[str, KeyDoc], key: str) -> str:
         "default": [_default(doc, docs)],
         "this build": list(refusals(command, key)),
         "read by": [", ".join(readers(command, key)) or "no module of this build"],
-        "old name of": new_names(command, key),
-        "old names": old_names(command, key),
+        "another name of": new_names(command, key),
+        "other names": old_names(command, key),
         "related": list(related(docs, key))[:MOST_RELATED],
     }
     lines = [f"  {label}: {', '.join(values)}" for label, values in facts.items() if values]
@@ -101,18 +122,11 @@ def _taken(row: NotBuilt) -> str:
 
 def old_names(command: str, key: str) -> list[str]:
     """Names that a file or an override may use instead of the key."""
-    return [old for old, new in _renamed(command) if new == key]
+    return [row.old for row in NAMES[command] if isinstance(row, (Renamed, Divided)) and row.new == key]
 
 
-def new_names(command: str, key: str) -> list[str]:
-    return [new for old, new in _renamed(command) if old == key]
-
-
-def _renamed(command: str) -> Iterator[tuple[str, str]]:
-    yield from RENAMED.get(command, ())
-    if command == "ppo":
-        for section, name, _ in MICRO_BATCHES:
-            yield f"{section}.{name.removesuffix('_per_gpu')}", f"{section}.{name}"
+def new_names(command: str, name: str) -> list[str]:
+    return [row.new for row in NAMES[command] if isinstance(row, (Renamed, Divided)) and row.old == name]
 
 
 def related(docs: dict[str, KeyDoc], key: str) -> Iterator[str]:

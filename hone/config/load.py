@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .check import cross_field_problems
@@ -42,6 +42,7 @@ class _Draft:
     problems: list[Problem]
     notices: list[str]
     follows: Mapping[str, tuple[str, ...]]
+    spelled: Mapping[str, str]
     origins: Mapping[str, str]
 
 
@@ -67,19 +68,27 @@ def preview(command: str, argv: Sequence[str]) -> Loaded:
 def _raise_any(command: str, draft: _Draft, later: list[Problem]) -> None:
     problems = without_echoes([*draft.problems, *later], draft.follows)
     if problems:
-        raise ConfigError(command, list(dict.fromkeys(problems)), config=draft.config)
+        as_written = (_as_written(problem, draft.spelled) for problem in problems)
+        raise ConfigError(command, list(dict.fromkeys(as_written)), config=draft.config)
+
+
+def _as_written(problem: Problem, spelled: Mapping[str, str]) -> Problem:
+    """The problem of a key that was set by another name says so."""
+    name = spelled.get(problem.key)
+    return replace(problem, wrong=f"{problem.wrong} (set as {name})") if name else problem
 
 
 def _draft(command: str, argv: Sequence[str]) -> _Draft:
     composition = compose(command, argv)
     schema, tree = composition.preset.schema, composition.tree
-    problems = [*composition.problems, *strip_unknown(tree, schema)]
     before = copy.deepcopy(tree)
-    derived = derive(command, tree, composition.user_keys)
+    derived = derive(command, composition)
+    problems = [*composition.problems, *strip_unknown(tree, schema)]
     followed = follows(tree)
-    fallback, _ = resolve(composition.defaults, {})
+    fallback = composition.preset.resolved()
     resolved, unresolved = resolve(tree, fallback)
     config, mistyped = validate(resolved, schema, fallback)
     problems = without_echoes([*problems, *unresolved, *mistyped, *derived.problems], followed)
     found = origins(composition, before, derived.notices)
-    return _Draft(config, frozenset(composition.user_keys), problems, derived.notices, followed, found)
+    user_keys = frozenset(composition.user_keys)
+    return _Draft(config, user_keys, problems, derived.notices, followed, derived.spelled, found)

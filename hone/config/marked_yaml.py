@@ -9,7 +9,6 @@ from typing import Any
 from .load import Loaded
 from .presets import DEFAULT_PRESET, PRESETS
 from .tree import Tree, get, leaves
-from .validate import resolve
 from .written import as_yaml
 
 _ABSENT = object()
@@ -17,16 +16,11 @@ _ABSENT = object()
 
 def marked(command: str, loaded: Loaded, *, changed_only: bool = False) -> str:
     """With changed_only just the keys whose value is not the default."""
-    tree, defaults = loaded.config.model_dump(by_alias=True), resolved_defaults(command)
+    tree, defaults = loaded.config.model_dump(by_alias=True), PRESETS[DEFAULT_PRESET[command]].resolved()
     changed = {key for key, value in leaves(tree) if get(defaults, key, _ABSENT) != value}
     marks = {key: _mark(key, loaded.origins.get(key), defaults, changed) for key, _ in leaves(tree)}
     wanted = _only(tree, changed) if changed_only else tree
     return with_comments(wanted, marks) if wanted else "{}  # nothing differs from the defaults\n"
-
-
-def resolved_defaults(command: str) -> Tree:
-    """What every key is when nothing is set."""
-    return resolve(PRESETS[DEFAULT_PRESET[command]].tree(), {})[0]
 
 
 def _mark(key: str, origin: str | None, defaults: Tree, changed: set[str]) -> str:

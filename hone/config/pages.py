@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from .presets import DEFAULT_PRESET, PRESETS
-from .schema.chinese import chinese
+from .schema.chinese import in_chinese
 from .schema.expectation import CHINESE, ENGLISH, Words, expectation
 from .schema.walk import KeyDoc, document
 from .support import NOT_BUILT, hydra_text
@@ -77,7 +77,7 @@ IN_CHINESE = Language(
         "generate": "为一个文件中的提示词生成回复",
         "eval": "为一个文件中的回复打分",
     },
-    translate=lambda text: chinese()[text],
+    translate=in_chinese,
 )
 
 

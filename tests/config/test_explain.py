@@ -8,9 +8,10 @@ import textwrap
 import pytest
 
 from hone.config.explain import answer, related
+from hone.config.names import NAMES
 from hone.config.presets import DEFAULT_PRESET, PRESETS
 from hone.config.readers import readers, reads_in
-from hone.config.schema.walk import document
+from hone.config.schema.walk import document, knows
 from hone.config.support import NOT_BUILT
 from hone.errors import UserError
 
@@ -65,10 +66,20 @@ def test_what_a_refused_switch_leaves_idle_says_so() -> None:
     assert "custom_cls.path takes only null" in facts("ppo", "data.custom_cls.name")["this build"]
 
 
-def test_old_names_and_new_ones_lead_to_each_other() -> None:
+def test_other_names_lead_to_the_key_that_counts_and_back() -> None:
     old, new = f"{ACTOR}.ppo_micro_batch_size", f"{ACTOR}.ppo_micro_batch_size_per_gpu"
-    assert old in facts("ppo", new)["old names"] and new in facts("ppo", old)["old name of"]
-    assert "optim.warmup_steps_ratio" in facts("sft", "optim.lr_warmup_steps_ratio")["old names"]
+    assert old in facts("ppo", new)["other names"] and new in facts("ppo", old)["another name of"]
+    assert "optim.warmup_steps_ratio" in facts("sft", "optim.lr_warmup_steps_ratio")["other names"]
+
+
+@pytest.mark.parametrize("command", DEFAULT_PRESET)
+def test_every_other_name_is_explained(command: str) -> None:
+    schema = PRESETS[DEFAULT_PRESET[command]].schema
+    for row in NAMES[command]:
+        name = row.old.removesuffix(".*").removesuffix("=")
+        if not knows(schema, name):
+            assert getattr(row, "new", row.old) in answer(command, name), name
+            assert getattr(row, "reason", "") in answer(command, name), name
 
 
 def test_the_end_of_a_name_is_enough() -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from hone.errors import UserError
+
 TEXTS = Path(__file__).parent / "zh"
 
 
@@ -16,6 +18,12 @@ TEXTS = Path(__file__).parent / "zh"
 def chinese() -> dict[str, str]:
     """{English text: Chinese text}"""
     return {english: text for file in sorted(TEXTS.glob("*.txt")) for english, text in pairs(file)}
+
+
+def in_chinese(text: str) -> str:
+    if text not in chinese():
+        raise UserError(f"there is no Chinese text for {text!r}; add one to a file in {TEXTS}")
+    return chinese()[text]
 
 
 def pairs(file: Path) -> Iterator[tuple[str, str]]:
