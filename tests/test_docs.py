@@ -20,7 +20,7 @@ from hone.algorithms import (
 )
 from hone.config.check import cross_field_problems
 from hone.config.load import preview
-from hone.config.pages import pages
+from hone.config.pages import PAGES as GENERATED
 from hone.config.presets import DEFAULT_PRESET, PRESETS
 from hone.config.schema import PPOConfig
 from hone.config.schema.walk import document, knows
@@ -29,7 +29,7 @@ from hone.config.support import unsupported
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "README.zh.md", *DOCS]
-WRITTEN = [page for page in PAGES if page.name not in pages()]  # by hand; the others are made from the schema
+WRITTEN = [page for page in PAGES if page.name not in GENERATED]  # by hand; the others are made from the schema
 TEXT = (ROOT / "docs" / "algorithms.md").read_text()
 ABBREVIATED = {"actor": "actor_rollout_ref.actor", "rollout": "actor_rollout_ref.rollout"}
 SECTIONS_DESCRIBED = ("algorithm.", "actor_rollout_ref.actor.policy_loss.", "reward_model.overlong_buffer.")

@@ -38,19 +38,21 @@ def refused(command: str) -> Iterator[str]:
     yield from (key for key in keys_of(command) if key in rows or any(key.startswith(f"{row}.") for row in rows))
 
 
-def resting(command: str) -> Iterator[str]:
-    """The keys that have nothing to do in this build, each of which is said when it is set."""
-    if command == "ppo":
-        yield from (key for key in keys_of(command) if key in ANNOUNCED or any(rest.holds(key) for rest in RESTING))
-    if command == "eval":
-        yield "data.prompt_key"
+def resting(command: str, *, for_good: bool = False) -> Iterator[str]:
+    """The keys that have nothing to do in this build, or while their section is off, which is said when one is set.
+    `for_good` are those whose section cannot be switched on."""
+    off = [rest for rest in RESTING[command] if not rest.off]
+    if for_good:
+        off = [rest for rest in off if rest.switch in set(refused(command))]
+    announced = {"ppo": ANNOUNCED, "eval": {"data.prompt_key"}}.get(command, set())
+    yield from (key for key in keys_of(command) if key in announced or any(rest.holds(key) for rest in off))
 
 
 def table() -> dict[Key, str]:
     """What proves of each key that it is not ignored; a key without proof is missing."""
     found: dict[Key, str] = {}
     for command in DEFAULT_PRESET:
-        found |= {(command, key): "announced" for key in resting(command)}
+        found |= {(command, key): "announced" for key in resting(command, for_good=True)}
         found |= {(command, key): "refused" for key in refused(command)}
         found |= {(command, key): SHOWN[command, key] for key in keys_of(command) if (command, key) in SHOWN}
     return found

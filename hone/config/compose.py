@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,8 @@ class Composition:
     defaults: Tree
     tree: Tree
     user_keys: set[str]
-    overridden: set[str]
     problems: list[Problem]
+    overridden: set[str] = field(default_factory=set)
     file: Path | None = None
 
 
@@ -111,7 +111,7 @@ def _from_sources(command: str, line: CommandLine, groups: list[str]) -> Composi
         folder = path.parent if path else line.config_dir or Path.cwd()
         written = _compose_with_hydra(folder, path.stem if path else str(line.config_name), groups)
         user_keys |= {key for key, value in leaves(written) if get(defaults, key, None) != value}
-    return Composition(preset, defaults, merge(copy.deepcopy(defaults), written), user_keys, set(), [], path)
+    return Composition(preset, defaults, merge(copy.deepcopy(defaults), written), user_keys, [], file=path)
 
 
 def _config_file(command: str, line: CommandLine) -> Path | None:

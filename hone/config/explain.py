@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hone.errors import UserError
 
-from .names import NAMES, Divided, Renamed, Row, is_other_name
+from .names import NAMES, Divided, Renamed, Row, chooses_a_group, is_other_name
 from .overrides import unknown_key
 from .presets import DEFAULT_PRESET, PRESETS
 from .readers import readers
@@ -32,7 +32,7 @@ def answer(command: str, key: str) -> str:
         return "\n".join(in_short(doc) for doc in ending)
     if knows(schema, key):
         return _free_form(docs, key)
-    if is_other_name(command, key):
+    if is_other_name(command, key) or chooses_a_group(command, key):
         return _other_name(command, docs, key)
     raise UserError(str(unknown_key(schema, key)))
 
@@ -50,11 +50,12 @@ def _free_form(docs: dict[str, KeyDoc], key: str) -> str:
 
 def _other_name(command: str, docs: dict[str, KeyDoc], name: str) -> str:
     """Of a section of other names all that are in it."""
-    lines = []
-    for row in NAMES[command]:
-        if row.old == name or row.old.startswith(f"{name}.") or name.startswith(row.old.removesuffix("*")):
-            lines.append(_of_row(row, docs))
-    return "\n".join(dict.fromkeys(lines))
+    return "\n".join(dict.fromkeys(_of_row(row, docs) for row in NAMES[command] if _speaks_of(row, name)))
+
+
+def _speaks_of(row: Row, name: str) -> bool:
+    stands_for_it = row.old.endswith(".*") and name.startswith(row.old[:-1])
+    return stands_for_it or row.old in (name, f"{name}=") or row.old.startswith(f"{name}.")
 
 
 def _of_row(row: Row, docs: dict[str, KeyDoc]) -> str:
@@ -64,7 +65,7 @@ def _of_row(row: Row, docs: dict[str, KeyDoc]) -> str:
         return f"{row.old}\n  over all ranks what {row.new} is for each: {docs[row.new].meaning}"
     works = " or ".join(hydra_text(value) for value in row.works or ())
     taken = f"takes only {works or 'null'}" if row.works is not None else "is read and has nothing to act on"
-    return f"{row.old}\n  {taken} ({row.reason})"
+    return f"{row.old.removesuffix('=')}\n  {taken} ({row.reason})"
 
 
 def _explained(command: str, docs: dict[str, KeyDoc], key: str) -> str:

@@ -45,8 +45,8 @@ def notices(config: Node, user_keys: Collection[str]) -> Iterator[str]:
         yield from _sampling(config)
         yield from _idle_keys(config, user_keys)
         yield from _compile(config, user_keys)
-        yield from resting_notices(config, user_keys)
     if isinstance(config, (PPOConfig, SFTConfig)):
+        yield from resting_notices(config, user_keys)
         yield from checkpoint_notices(config)
         yield from lora_notices(config, user_keys)
     if isinstance(config, EvaluationConfig) and "data.prompt_key" in user_keys:

@@ -81,9 +81,12 @@ IN_CHINESE = Language(
 )
 
 
+PAGES = {"config.md": IN_ENGLISH, "config.zh.md": IN_CHINESE}
+
+
 def pages() -> dict[str, str]:
     """{file name: text}"""
-    return {"config.md": page(IN_ENGLISH), "config.zh.md": page(IN_CHINESE)}
+    return {name: page(language) for name, language in PAGES.items()}
 
 
 def page(language: Language) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from .presets import PRESETS
-from .schema import PPOConfig
+from .presets import DEFAULT_PRESET, PRESETS
+from .schema import PPOConfig, SFTConfig
 from .tree import Tree, get
 
 MODEL = "actor_rollout_ref.model"
@@ -26,7 +26,14 @@ class Resting:
 
 
 MODEL_REWARDS = ("micro_batch_size_per_gpu", "max_length", "use_dynamic_bsz", "forward_max_token_len_per_gpu")
-RESTING = (
+ALGORITHM, ACTOR = "algorithm", "actor_rollout_ref.actor"
+PPO = (
+    Resting(f"{ACTOR}.use_kl_loss", False, (f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type")),
+    Resting(f"{ALGORITHM}.use_kl_in_reward", False, (f"{ALGORITHM}.kl_penalty", f"{ALGORITHM}.kl_ctrl.")),
+    Resting(f"{ALGORITHM}.use_pf_ppo", False, (f"{ALGORITHM}.pf_ppo.",)),
+    Resting(f"{ALGORITHM}.filter_groups.enable", False, (f"{ALGORITHM}.filter_groups.",)),
+    Resting("reward_model.overlong_buffer.enable", False, ("reward_model.overlong_buffer.",)),
+    Resting(f"{ROLLOUT}.use_fire_sampling", False, (f"{ROLLOUT}.fire_temperature",)),
     Resting(f"{MODEL}.use_fused_kernels", False, (f"{MODEL}.fused_kernel_options.",)),
     Resting("data.custom_cls.path", None, ("data.custom_cls.",)),
     Resting(f"{ROLLOUT}.multi_turn.enable", False, (f"{ROLLOUT}.multi_turn.",)),
@@ -38,11 +45,18 @@ RESTING = (
     ),
     Resting("reward_model.sandbox_fusion.url", None, ("reward_model.sandbox_fusion.",)),
 )
+PAIRS = ("data.prompt_key", "data.response_key", "data.prompt_dict_keys", "data.response_dict_keys")
+SFT = (
+    Resting("data.multiturn.enable", False, ("data.messages_key",)),
+    Resting("data.multiturn.enable", True, PAIRS),
+)
+RESTING: dict[str, tuple[Resting, ...]] = {"ppo": PPO, "sft": SFT, "generate": (), "eval": ()}
 
 
-def resting_notices(config: PPOConfig, user_keys: Collection[str]) -> Iterator[str]:
-    tree, defaults = config.model_dump(by_alias=True), PRESETS["ppo_trainer"].tree()
-    for rest in RESTING:
+def resting_notices(config: PPOConfig | SFTConfig, user_keys: Collection[str]) -> Iterator[str]:
+    command = "ppo" if isinstance(config, PPOConfig) else "sft"
+    tree, defaults = config.model_dump(by_alias=True), PRESETS[DEFAULT_PRESET[command]].tree()
+    for rest in RESTING[command]:
         keys = sorted(key for key in user_keys if rest.holds(key) and not _is_default(key, tree, defaults))
         if keys and get(tree, rest.switch) is rest.off:
             switch = f"{rest.switch}={'null' if rest.off is None else rest.off}"

@@ -12,6 +12,7 @@ from hone.config.load import preview
 from hone.config.names import NAMES, Settled
 from hone.config.presets import DEFAULT_PRESET, PRESETS
 from hone.config.schema.walk import document
+from hone.config.support import hydra_text
 from hone.config.tree import get
 from tests.shows import shows
 
@@ -74,6 +75,9 @@ RENAMED: list[tuple[str, str, str, Any]] = [
     ("ppo", f"{ROLLOUT}.log_prob_micro_batch_size=32", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", 4),
     ("ppo", "critic.ppo_micro_batch_size=24", "critic.ppo_micro_batch_size_per_gpu", 3),
     ("ppo", "critic.forward_micro_batch_size=16", "critic.forward_micro_batch_size_per_gpu", 2),
+    ("ppo", f"{ROLLOUT}.multi_turn.max_assistant_turns=3", f"{ROLLOUT}.multi_turn.max_turns", 3),
+    ("ppo", f"{ROLLOUT}.multi_turn.tokenization_sanity_check_mode=disable",
+     f"{ROLLOUT}.multi_turn.enable_tokenization_sanity_check", False),
     ("sft", "model.path=m", "model.partial_pretrain", "m"),
     ("sft", "model.lora.rank=8", "model.lora_rank", 8),
     ("sft", "data.micro_batch_size=4", "data.micro_batch_size_per_gpu", 4),
@@ -97,6 +101,18 @@ RENAMED: list[tuple[str, str, str, Any]] = [
 ]  # fmt: skip
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "names.md"
+
+
+def test_the_page_of_names_is_the_table() -> None:
+    lines = PAGE.read_text().splitlines()
+    for command, rows in NAMES.items():
+        for row in rows:
+            assert isinstance(row, Settled) or f"    {row.old} -> {row.new}" in lines, (command, row)
+    shown = [line for line in lines if " -> " in line]
+    assert len(shown) == sum(not isinstance(row, Settled) for rows in NAMES.values() for row in rows)
+
+
 def problem_of(command: str, argv: list[str]) -> Any:
     with pytest.raises(ConfigError) as caught:
         preview(command, argv)
@@ -114,7 +130,7 @@ def test_another_name_is_read_as_the_key_that_counts_and_said_once(
     assert get(loaded.config.model_dump(by_alias=True), key) == value
     name = override.lstrip("+").partition("=")[0]
     (notice,) = [text for text in loaded.notices if text.startswith(f"{name} is ")]
-    assert f"{key}={value} is used" in notice
+    assert f"{key}={hydra_text(value)} is used" in notice
     assert key in loaded.user_keys and name not in loaded.user_keys
 
 
@@ -161,8 +177,10 @@ def test_the_command_line_goes_before_a_file_by_whatever_name(tmp_path: Path) ->
     (tmp_path / "mine.yaml").write_text(text)
     file = ["-cp", str(tmp_path), "-cn", "mine"]
     assert preview("ppo", file).config.custom_reward_function.path == "a.py"
-    loaded = preview("ppo", [*file, "custom_reward_function.path=b.py", f"{ACTOR}.optim.clip_grad=0.7"]).config
-    assert (loaded.custom_reward_function.path, loaded.actor_rollout_ref.actor.grad_clip) == ("b.py", 0.7)
+    loaded = preview("ppo", [*file, "custom_reward_function.path=b.py", f"{ACTOR}.optim.clip_grad=0.7"])
+    config = loaded.config
+    assert (config.custom_reward_function.path, config.actor_rollout_ref.actor.grad_clip) == ("b.py", 0.7)
+    assert any("of the file gives way to custom_reward_function.path" in text for text in loaded.notices)
     assert preview("ppo", [*file, "~reward.custom_reward_function.path"]).config.custom_reward_function.path is None
 
 
@@ -233,6 +251,7 @@ REFUSED = [
     ("ppo", "model_engine=megatron", "FSDP"),
     ("sft", "engine=megatron", "FSDP"),
     ("sft", "data.custom_cls.path=a.py", "of your own"),
+    ("sft", "data.tools_key=tools", "tools"),
 ]
 
 

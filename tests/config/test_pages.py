@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hone.config.pages import pages
+from hone.config.pages import PAGES, pages
 from hone.config.presets import DEFAULT_PRESET, PRESETS
 from hone.config.schema.chinese import TEXTS, chinese, pairs
 from hone.config.schema.walk import KeyDoc, document
@@ -18,7 +18,7 @@ ALL: list[KeyDoc] = [doc for preset in DEFAULT_PRESET.values() for doc in docume
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 
-@pytest.mark.parametrize("name", pages())
+@pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_what_the_schema_gives(name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == pages()[name], "run: hone config docs docs"
 
@@ -42,7 +42,7 @@ def test_names_in_a_text_are_those_of_its_chinese_one() -> None:
         assert set(names.findall(text)) - explained == set(names.findall(english)) - explained, english
 
 
-@pytest.mark.parametrize("name", pages())
+@pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize("command", DEFAULT_PRESET)
 def test_every_key_of_a_command_has_one_row(command: str, name: str) -> None:
     chapters = dict(re.findall(r"^## `hone (\w+)`.*?\n(.*?)(?=^## |\Z)", pages()[name], flags=re.M | re.S))

@@ -41,6 +41,16 @@ def test_a_default_is_not_announced(runnable: Runnable) -> None:
 
 
 def test_a_key_beside_its_switch_is_no_switch() -> None:
-    rest = next(rest for rest in RESTING if rest.switch.endswith("multi_turn.enable"))
+    rest = next(rest for rest in RESTING["ppo"] if rest.switch.endswith("multi_turn.enable"))
     section = "actor_rollout_ref.rollout.multi_turn"
     assert rest.holds(f"{section}.enable_tokenization_sanity_check") and not rest.holds(f"{section}.enable")
+
+
+def test_either_the_columns_of_pairs_or_that_of_conversations_is_read(runnable: Runnable) -> None:
+    def said(*more: str) -> str:
+        (notice,) = [text for text in load("sft", [*runnable["sft"], *more]).notices if "multiturn" in text]
+        return notice
+
+    assert said("data.multiturn.enable=True", "data.prompt_key=q").endswith("nothing is left to do for data.prompt_key")
+    both = ("data.messages_key=talk", "data.prompt_key=q")
+    assert said(*both).endswith("nothing is left to do for data.messages_key")

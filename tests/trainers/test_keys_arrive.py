@@ -18,7 +18,7 @@ from hone.trainers.sampling import sampling_of
 from hone.workers import rollout as rollout_worker
 from hone.workers.settings import RunSettings
 from tests.shows import shows
-from tests.trainers.runs import ROLLOUT, Run, Stage
+from tests.trainers.runs import ROLLOUT, Run, Stage, same_weights
 
 CPU = torch.device("cpu")
 VAL = f"{ROLLOUT}.val_kwargs"
@@ -187,3 +187,15 @@ def test_a_critic_is_trained_where_the_estimator_needs_one_and_may_be_asked_for(
     assert trains("gae") and trains("gae", "critic.enable=True") and not trains("grpo", "critic.enable=False")
     with pytest.raises(UserError, match=r"critic\.enable.*needs values"):
         trains("gae", "critic.enable=False")
+
+
+def test_a_run_by_other_names_is_the_run_by_the_keys_that_count(stage: Stage) -> None:
+    def weights(name: str, *more: str) -> Any:
+        return stage.run_ppo(name, *more, "trainer.total_training_steps=1", "trainer.save_freq=1").weights(1)
+
+    actor, own = "actor_rollout_ref.actor", "custom_reward_function.name=with_extras"
+    sgd = (f"{actor}.optim.optimizer=SGD", f"{actor}.optim.lr=10")
+    ours = weights("ours", *sgd, own, f"{actor}.grad_clip=0.01", f"{actor}.ppo_micro_batch_size_per_gpu=2")
+    theirs = (f"reward.{own}", f"{actor}.optim.clip_grad=0.01", f"{actor}.ppo_micro_batch_size=2")
+    assert same_weights(ours, weights("theirs", *sgd, *theirs))
+    assert not same_weights(ours, weights("unclipped", *sgd, own))

@@ -146,13 +146,12 @@ def build_engine(stage: Stage, role: str, *more: str) -> SimpleNamespace:
     def watching(load_model: Any) -> Any:
         return lambda source: (seen.update(source=source), load_model(source))[1]
 
-    def watched_shard(module: nn.Module, whole: nn.Module, how: ShardOptions, device: torch.device) -> Any:
-        seen["shards"] = how
-        return shard(module, whole, how, device)
+    def watched_options(**how: Any) -> ShardOptions:
+        seen["shards"] = ShardOptions(**how)
+        return seen["shards"]
 
-    shard = engine_parts.shard
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(engine_parts, "shard", watched_shard)
+        patches.setattr(engine_parts, "ShardOptions", watched_options)
         patches.setattr("hone.models.load.freeze_routers", lambda model: None)  # the tiny model has none
         for module, name in ((build, "load_causal_lm"), (build, "load_value_model"), (sft, "load_causal_lm")):
             patches.setattr(module, name, watching(getattr(module, name)))

@@ -12,6 +12,7 @@ ACTOR = "actor_rollout_ref.actor"
 REF = "actor_rollout_ref.ref"
 ROLLOUT = "actor_rollout_ref.rollout"
 REWARD = "reward_model"
+CHECKS = {"disable": False, "strict": True, "ignore_strippable": True}
 NSIGHT = ("trace", "cuda-memory-usage", "cuda-graph-trace")
 
 
@@ -97,6 +98,10 @@ def _rollout() -> Iterator[Row]:
     loops = f"register the agents in a Python file and name it in {agent}.agent_loop_path"
     yield Settled(f"{agent}.agent_loop_config_path", (), "agents are named in Python", instead=loops)
     yield Settled(f"{agent}.agent_loop_manager_class", (), "managers of agents")
+    yield Renamed(f"{ROLLOUT}.multi_turn.max_assistant_turns", f"{ROLLOUT}.multi_turn.max_turns")
+    yield Settled(f"{ROLLOUT}.multi_turn.max_user_turns", (), "a bound on the turns of others")
+    check = f"{ROLLOUT}.multi_turn.enable_tokenization_sanity_check"
+    yield Renamed(f"{ROLLOUT}.multi_turn.tokenization_sanity_check_mode", check, CHECKS)
     for name in ("data_parallel_size", "expert_parallel_size", "pipeline_model_parallel_size"):
         yield Settled(f"{ROLLOUT}.{name}", (1,), "an engine is not split so")
     for name in ("update_weights_bucket_megabytes", "layered_summon", "multi_stage_wake_up"):
@@ -132,7 +137,7 @@ def _rewards() -> Iterator[Row]:
     yield Settled("reward.reward_manager.module.*", (), "managers of your own")
     yield Renamed("reward.reward_model.enable", f"{REWARD}.enable")
     yield Renamed("reward.reward_model.model_path", f"{REWARD}.model.path")
-    yield Divided(f"{REWARD}.micro_batch_size", f"{REWARD}.micro_batch_size_per_gpu", "trainer.nnodes")
+    yield Divided(f"{REWARD}.micro_batch_size", f"{REWARD}.micro_batch_size_per_gpu")
     fsdp = f"{REWARD}.model.fsdp_config"
     yield Renamed(f"{fsdp}.min_num_params", f"{fsdp}.wrap_policy.min_num_params")
     for place in ("sandbox_fusion", "reward.sandbox_fusion"):

@@ -23,11 +23,11 @@ class Renamed:
 @dataclass(frozen=True)
 class Divided:
     """`old` counts over all ranks what `new` counts per rank. `shared` is the key that says how many ranks take part
-    together, since they share sequences."""
+    together, where they share sequences."""
 
     old: str
     new: str
-    shared: str
+    shared: str | None = None
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,10 @@ class Translator:
         if new not in self.user_keys or self._counts(old, new):
             put(self.tree, new, value)
             self.found.notices.append(f"{old} {said}; {new}={hydra_text(value)} is used")
-        elif not same(get(self.tree, new), value) and not self._counts(new, old):
+        elif self._counts(new, old):
+            self.found.notices.append(f"{old} of the file gives way to {new} of the command line")
+            return
+        elif not same(get(self.tree, new), value):
             other = self.found.spelled.get(new, new)
             wrong = f"is {value!r}, but {other}, another name of it, is {get(self.tree, new)!r}"
             self.found.problems.append(Problem(old, wrong, "one of the two", f"remove {old}", (new,)))
@@ -99,8 +102,8 @@ class Translator:
     def _divide(self, row: Divided, name: str, count: Any) -> None:
         takers = self._takers(row.shared)
         if self._counts(row.new, name):
-            return
-        if row.new in self.user_keys and not self._counts(name, row.new):
+            self.found.notices.append(f"{name} of the file gives way to {row.new} of the command line")
+        elif row.new in self.user_keys and not self._counts(name, row.new):
             wrong, fix = f"is given next to {row.new}", f"remove {name}, it is deprecated"
             self.found.problems.append(Problem(name, wrong, "one of the two", fix, (row.new,)))
         elif not isinstance(count, int) or isinstance(count, bool) or count < 1:
@@ -113,9 +116,10 @@ class Translator:
         else:
             self._set(name, row.new, count // takers, f"is deprecated ({count} over {takers} ranks)")
 
-    def _takers(self, shared: str) -> int | None:
+    def _takers(self, shared: str | None) -> int | None:
         """Ranks that take rows of their own: those that share sequences count once. None: the schema reports it."""
-        counts = [followed(self.tree, key) for key in ("trainer.nnodes", "trainer.n_gpus_per_node", shared)]
+        counts = [followed(self.tree, key) for key in ("trainer.nnodes", "trainer.n_gpus_per_node")]
+        counts.append(followed(self.tree, shared) if shared else 1)
         if not all(isinstance(count, int) and count > 0 for count in counts):
             return None
         nodes, ranks_per_node, sharing = counts
