@@ -40,7 +40,7 @@ def parse_overrides(texts: Sequence[str]) -> tuple[list[Override], list[Problem]
     for text in texts:
         try:
             override = parser.parse_override(_quote_home(text))
-        except HydraException as error:
+        except (HydraException, ValueError, RecursionError) as error:  # ValueError: a number of thousands of digits
             reason = str(error).splitlines()[0].partition(" expecting ")[0]
             problems.append(Problem(text, f"cannot be read: {reason}", _GRAMMAR, "quote a value: key='\"value\"'"))
             continue
@@ -58,6 +58,8 @@ def _quote_home(text: str) -> str:
 
 
 def _unusable(text: str, override: Override) -> Problem | None:
+    if not override.key_or_group:
+        return Problem(text, "names no key", _GRAMMAR, "write the key in full")
     if override.is_sweep_override():
         fix = "write one value, or [a,b] for a list, or quote a text that holds a comma"
         return Problem(text, "is a sweep over several values", "one value", fix)

@@ -53,14 +53,15 @@ class Setup:
     @contextmanager
     def track(self, done: int, last_line: Mapping[str, float]) -> Iterator[Tracker]:
         """The run's loggers, after `done` steps of which the last one logs `last_line`."""
-        trainer = self.loaded.config.trainer
+        config: PPOConfig = self.loaded.config
+        trainer = config.trainer
         write_config(self.directory, self.loaded.to_yaml(), done)
         tracker = Tracker(
             list(trainer.logger),
             project=trainer.project_name,
             experiment=trainer.experiment_name,
             directory=self.directory,
-            config=self.loaded.config.model_dump(),
+            config=config.model_dump(),
             done=done,
             last_line=last_line,
         )
