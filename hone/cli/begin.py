@@ -7,8 +7,11 @@ import os
 from hone.config import Loaded, load
 
 
-def begin(command: str, argv: list[str]) -> Loaded:
-    """The checked configuration. Nothing heavy is imported before it is known to be right."""
+def begin(command: str, argv: list[str], *, here: bool = True) -> Loaded:
+    """The checked configuration. Nothing heavy is imported before it is known to be right.
+
+    here: the run is to be on this machine, which must have the device
+    """
     loaded = load(command, argv)
     # Read once by the libraries when they are first imported.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -19,7 +22,7 @@ def begin(command: str, argv: list[str]) -> Loaded:
     set_up_logging()
     from hone.cli.preflight import check_before_start
 
-    check_before_start(loaded.config)
+    check_before_start(loaded.config, here=here)
     for notice in loaded.notices:
         console.print(f"note: {notice}", style="yellow", markup=False)
     return loaded

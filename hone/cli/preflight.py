@@ -11,13 +11,16 @@ from hone.config.schema.base import Node
 from hone.user_code import load_function
 
 
-def check_before_start(config: Node) -> None:
-    """Raises UserError for the first that a run would fail on. Imports only what the configuration asks for."""
+def check_before_start(config: Node, *, here: bool = True) -> None:
+    """Raises UserError for the first that a run would fail on. Imports only what the configuration asks for.
+
+    here: the run is to be on this machine, which must have the device
+    """
     for section, path, name in _functions(config):
         load_function(path, name, section=section)
     if isinstance(config, PPOConfig):
         _check_agents(config)
-    if isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
+    if here and isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
         _check_device(config)
     for key, path in models_of(config).items():
         _check_model(key, path)

@@ -22,10 +22,10 @@ def hidden_states(model: PreTrainedModel, input_ids: Tensor, lengths: Sequence[i
     if packed:
         use_layouts(model)
         return run_layout(model, input_ids, PackedLayout(lengths, input_ids.device))
-    ids, mask = _rectangle(input_ids, lengths)
+    ids, mask, places = _rectangle(input_ids, lengths)
     positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     output = model.base_model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
-    return output.last_hidden_state[mask.bool()]
+    return output.last_hidden_state.flatten(0, 1).index_select(0, places)
 
 
 def shared_hidden_states(
@@ -73,10 +73,11 @@ def run_layout(model: PreTrainedModel, input_ids: Tensor, layout: Layout) -> Ten
     return output.last_hidden_state[0]
 
 
-def _rectangle(input_ids: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Right-padded ids and mask [rows, longest]; the padding id is 0 and is never seen by a real token."""
-    sizes = torch.tensor(lengths, device=input_ids.device)
-    mask = torch.arange(max(lengths), device=input_ids.device) < sizes[:, None]
-    ids = torch.zeros(mask.shape, dtype=input_ids.dtype, device=input_ids.device)
-    ids[mask] = input_ids
-    return ids, mask.long()
+def _rectangle(input_ids: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Right-padded ids and mask [rows, longest], and where each token stands in them laid flat; the padding id is 0 and
+    is never seen by a real token."""
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    places = mask.flatten().nonzero().squeeze(1).to(input_ids.device)
+    ids = torch.zeros(mask.numel(), dtype=input_ids.dtype, device=input_ids.device)
+    ids[places] = input_ids
+    return ids.view(mask.shape), mask.long().to(input_ids.device), places
