@@ -18,30 +18,28 @@ LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_by
 @dataclass(frozen=True)
 class Machine:
     """kind: cpu or cuda; memory: bytes of the device of a rank, or of a CPU machine for all of its ranks; None: not
-    known. host: bytes of CPU memory beside GPUs. stated: the user said so, or it is another machine than this."""
+    known. process: bytes of a process without a model; host: of CPU memory beside GPUs; stated: the user said so."""
 
     kind: str
     memory: int | None
-    host: int | None
+    process: int
+    host: int | None = None
     stated: bool = False
-
-    @property
-    def process(self) -> int:
-        """Bytes of a process that holds no model: on a CPU those of this one, which has loaded the same libraries."""
-        return CUDA_CONTEXT if self.kind == "cuda" else resident()
 
 
 def machine_for(wanted: str, *, device: str | None = None, memory_gib: float | None = None) -> Machine:
-    """wanted: trainer.device; device, memory_gib: what the user states of another machine"""
+    """wanted: trainer.device; device, memory_gib: what the user states of another machine. On a CPU this process has
+    loaded the libraries that those of the run load, and no more."""
     chosen = device or wanted
     kind = chosen if chosen != "auto" else "cuda" if has_gpu() else "cpu"
     here = kind == "cpu" or has_gpu()
+    process = CUDA_CONTEXT if kind == "cuda" else resident()
     if memory_gib is not None:
-        return Machine(kind, round(memory_gib * GIB), None, stated=True)
+        return Machine(kind, round(memory_gib * GIB), process, stated=True)
     if kind == "cpu":
-        return Machine(kind, cpu_memory(), None)
+        return Machine(kind, cpu_memory(), process)
     memory = torch.cuda.get_device_properties(0).total_memory if here else None
-    return Machine(kind, memory, cpu_memory() if here else None, stated=not here)
+    return Machine(kind, memory, process, host=cpu_memory() if here else None)
 
 
 def cpu_memory() -> int | None:

@@ -54,8 +54,8 @@ class _PPOPlan:
         data, n = self.config.data, self.config.actor_rollout_ref.rollout.n
         self.longest = Sequences(data.max_prompt_length, data.max_response_length, n)
         self.trajectories = data.train_batch_size * n
-        stochastic = OnPolicy.of(self.config, stochastic=is_stochastic(self.actor.model))
-        self.on_policy = stochastic.holds(range(self.trajectories), actor_plan(self.config), self.steps.total)
+        single_step = OnPolicy.of(self.config, stochastic=is_stochastic(self.actor.model))
+        self.on_policy = single_step.holds(range(self.trajectories), actor_plan(self.config), self.steps.total)
 
     def plan(self) -> Plan:
         passes = dict(self._passes())

@@ -51,10 +51,13 @@ class StepMemory:
     def phases(self, passes: Mapping[str, Pass], updates: Mapping[str, Update], validated: int) -> Iterator[Phase]:
         """`validated` are the rows of a validation, 0 where there is none."""
         data, rollout = self.config.data, self.config.actor_rollout_ref.rollout
-        yield self._generation("generate", data.train_batch_size * rollout.n, rollout.n)
+        if not self.config.trainer.val_only:
+            yield self._generation("generate", data.train_batch_size * rollout.n, rollout.n)
         if validated:
             together = min(validated, data.val_batch_size or validated)
             yield self._generation("validate", together * rollout.val_kwargs.n, rollout.val_kwargs.n)
+        if self.config.trainer.val_only:
+            return
         for name, one in passes.items():
             yield self._scoring(name, one)
         if "critic" in updates:

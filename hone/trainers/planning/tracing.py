@@ -67,6 +67,7 @@ class Tracer:
         self.few = max(period, FEW_LAYERS)
         self.more = min(self.few + period, self.depth)
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.fresh = False  # whether a pass begins without gradients
         self._cut(self.more)
         self._without_data(compute)
 
@@ -78,11 +79,11 @@ class Tracer:
         only: no micro-batch comes before it, so that gradients come as activations go, and the two do not add up
         """
         self.model.train()
-        fresh = only and self.depth <= self.more
-        gradients = self._make_gradients(present=not fresh)
+        self.fresh = only and self.depth <= self.more
         traced = self._over_chunks(options, micro, want, watch)
-        total = traced.total - gradients if fresh else traced.total
-        if only and not fresh:
+        gradients = sum(p.nbytes for p in self.model.parameters() if p.requires_grad)
+        total = traced.total - gradients if self.fresh else traced.total
+        if only and not self.fresh:
             gradients += (self.depth - self.more) * self._gradients_of_layer()
             # The peak is at the loss, or at the end, when all layers but the first have let go of their activations.
             total = max(total - gradients, total - (self.depth - 1) * traced.of_layer)
@@ -108,12 +109,11 @@ class Tracer:
         peak = self._over_depths(generate)
         return peak.total, caches[-1] * self.depth // self.more if self.depth else caches[-1]
 
-    def _make_gradients(self, *, present: bool) -> int:
-        """Bytes of the gradients, which are there from now on or not."""
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        for parameter in trained:
-            parameter.grad = self._empty(parameter, parameter.dtype) if present else None
-        return sum(p.nbytes for p in trained)
+    def _lay_out_gradients(self) -> None:
+        """As an earlier micro-batch has left them, or none."""
+        for parameter in self.model.parameters():
+            there = parameter.requires_grad and not self.fresh
+            parameter.grad = self._empty(parameter, parameter.dtype) if there else None
 
     def _gradients_of_layer(self) -> int:
         assert self.layers is not None
@@ -139,6 +139,8 @@ class Tracer:
         batch, trained = micro.batch(self.model.config.get_text_config().vocab_size)
         trained = trained[:tokens]
         hooks = _OnHost(self.mode) if options.offload else None
+        if torch.is_grad_enabled():
+            self._lay_out_gradients()
         with PeakMemory() as memory:
             with hooks or nullcontext():
                 outputs = module(batch, trained, want, watch, self._reference(want, len(trained)))
