@@ -13,6 +13,8 @@ from hone.batch import Batch
 from hone.cluster import Dealing
 from hone.training.micro_batches import MicroBatching, Prompts
 
+LARGEST_MASK = 2**28  # bytes; a larger one is not worth making for a plan
+
 
 @dataclass(frozen=True)
 class Sequences:
@@ -100,11 +102,22 @@ def pass_over(
     fullest = max(plan, key=len)
     micro = Micro([longest.prompt] * len(fullest), [longest.total] * len(fullest), [families[i] for i in fullest])
     dynamic = batching.max_tokens is not None
+    if batching.padded:
+        micro = _ragged(micro)
     if dynamic and len(plan) > 1:
         micro = _filled(micro, longest, batching, shared_prompts=shared_prompts)
     even = takers == 1 or not dealing.balance
     exact = even and (not dynamic or len(groups) == 1)
     return Pass(len(mine), len(plan), exact, micro, micro.computed(shared_prompts=shared_prompts))
+
+
+def _ragged(micro: Micro) -> Micro:
+    """With a row that is a token shorter: where rows differ, attention needs a mask, which is [rows, 1, L, L], and keys
+    and values for each of its heads."""
+    rows, longest = len(micro.lengths), max(micro.lengths)
+    if rows == 1 or micro.prompts[-1] + 1 == longest or rows * longest**2 > LARGEST_MASK:
+        return micro
+    return Micro(micro.prompts, [*micro.lengths[:-1], longest - 1], micro.families)
 
 
 def _filled(micro: Micro, longest: Sequences, batching: MicroBatching, *, shared_prompts: bool) -> Micro:

@@ -71,11 +71,12 @@ class StepMemory:
 
     def _scoring(self, name: str, one: Pass) -> Phase:
         algorithm, role = self.config.algorithm, ROLES[name]
-        role = role if role in self.engines else "actor"  # a reference in the actor's own model
+        at_start = role not in self.engines  # a reference in the actor's own model
+        role = "actor" if at_start else role
         want, active = {"log-probs": LOOKED_AT, "reference": LOGPROBS, "values": VALUES}[name], {role}
         if name == "log-probs" and algorithm.use_kl_in_reward and algorithm.kl_penalty == "full":
             want, active = want | {"full_kl"}, {role, "ref"}
-        return self.rank.phase(name, self.engines[role].scoring(one, want), *active)
+        return self.rank.phase(name, self.engines[role].scoring(one, want, at_start=at_start), *active)
 
     def _policy_update(self, update: Update) -> Phase:
         want = policy_objective(self.config.actor_rollout_ref.actor).want

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from hone.trainers.planning.memory import Working
 from hone.trainers.planning.passes import Pass
 from hone.trainers.planning.storage import Storage
@@ -16,11 +18,11 @@ class Engine:
         self.recipe, self.storage, self.ranks = recipe, storage, ranks
         self.tracer = Tracer(recipe.model, recipe.options.compute_dtype if ranks > 1 else None)
 
-    def scoring(self, one: Pass, want: frozenset[str]) -> Working:
-        """A pass without gradient."""
-        options = self.recipe.options
+    def scoring(self, one: Pass, want: frozenset[str], *, at_start: bool = False) -> Working:
+        """A pass without gradient. at_start: of the model as it was before its adapter was trained."""
+        options, adapter = self.recipe.options, self.recipe.adapter
         try:
-            with traceable():
+            with traceable(), adapter.as_at_start() if adapter and at_start else nullcontext():
                 peak = self.tracer.scoring(options, one.fullest.shared_by(options.sequence_ranks), want)
                 return Working(peak, self.storage.gathered)
         except UntraceableError as problem:

@@ -19,11 +19,12 @@ from tests.trainers.runs import ACTOR, MODEL, Stage
 Planner = Callable[..., Plan]
 SHARDED = [
     ("trainer.n_gpus_per_node=2", f"{ACTOR}.strategy=fsdp2"),
-    ("trainer.n_gpus_per_node=3", f"{ACTOR}.strategy=fsdp2", f"{ACTOR}.fsdp_config.model_dtype=bf16"),
+    ("trainer.n_gpus_per_node=3", f"{ACTOR}.strategy=fsdp2", f"{ACTOR}.fsdp_config.model_dtype=bf16",
+     f"{ACTOR}.fsdp_config.mixed_precision.param_dtype=bf16"),
     ("trainer.n_gpus_per_node=4", f"{ACTOR}.strategy=fsdp2", f"{ACTOR}.fsdp_config.fsdp_size=2"),
     ("trainer.n_gpus_per_node=3", f"{ACTOR}.strategy=fsdp2", f"{MODEL}.lora_rank=4"),
     ("trainer.n_gpus_per_node=2", f"{ACTOR}.strategy=fsdp"),
-]
+]  # fmt: skip
 
 
 def held(rank: int, argv: list[str]) -> dict[str, int]:
