@@ -176,6 +176,7 @@ def deep(family: str, layers: int, *, checkpointing: bool = False) -> Any:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "options", "checkpointing"),
     [

@@ -82,5 +82,8 @@ def test_a_checkpoint_is_as_large_as_its_plan_says(
             path = folders[0] / name
             files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
             written = sum(file.stat().st_size for file in files)
-            assert told == pytest.approx(written, rel=0.05, abs=9000), (role, name)  # headers and names of tensors
+            assert told == pytest.approx(written, rel=0.05, abs=60_000), (
+                role,
+                name,
+            )  # names, and a frame around each tensor
     assert len(kept) == max(disk.kept for disk in planned.roles.values())
