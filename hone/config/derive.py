@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from .compose import Composition
 from .names import NAMES, Translation, Translator
-from .names.translate import same
+from .names.translate import followed, same
 from .problems import Problem
 from .rollout_correction import spell_out
 from .tree import Tree, get, put
@@ -55,7 +55,7 @@ def _join_corrections(tree: Tree, user_keys: set[str], overridden: set[str]) -> 
         main_first, other_first = (a in overridden and b not in overridden for a, b in ((main, other), (other, main)))
         if other in user_keys and (main not in user_keys or other_first):
             put(tree, main, "${" + other + "}")
-        elif other in user_keys and not main_first and not same(get(tree, main), get(tree, other)):
+        elif other in user_keys and not main_first and not same(followed(tree, main), followed(tree, other)):
             wrong = f"is {get(tree, other)!r}, but {main} is {get(tree, main)!r}"
             yield Problem(other, wrong, "the same value in both places", f"remove {other}", (main,))
         else:

@@ -10,6 +10,7 @@ import pytest
 from hone.config import ConfigError, load
 from hone.config.load import preview
 from hone.config.names import NAMES, Settled
+from hone.config.names.translate import followed
 from hone.config.presets import DEFAULT_PRESET, PRESETS
 from hone.config.schema.walk import document
 from hone.config.support import hydra_text
@@ -165,6 +166,17 @@ def test_two_names_that_say_different_things_are_one_error_that_names_both(
     for argv in ([first, second], [second, first]):
         text = str(problem_of(command, argv))
         assert all(override.partition("=")[0] in text for override in (first, second))
+
+
+def test_a_name_is_held_against_what_the_other_refers_to() -> None:
+    refers = [f"{ACTOR}.optim.clip_grad=0.5", f"{ACTOR}.grad_clip=${{critic.grad_clip}}"]
+    assert "another name of it" in problem_of("ppo", refers).wrong
+    assert preview("ppo", [*refers, "critic.grad_clip=0.5"]).config.actor_rollout_ref.actor.grad_clip == 0.5
+
+
+def test_keys_that_go_round_in_a_circle_stay_references() -> None:
+    assert followed({"a": "${b}", "b": "${a}"}, "a") in ("${a}", "${b}")
+    assert followed({"a": "${b}", "b": 3}, "a") == 3
 
 
 def test_two_names_that_say_the_same_are_fine() -> None:

@@ -12,6 +12,7 @@ from ..tree import Tree, drop, get, leaves, put
 from .rows import ANY, Divided, Renamed, Row, Settled
 
 ABSENT = object()
+LONGEST_CHAIN = 8  # of keys that repeat each other
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Translator:
 
     def _settle(self, row: Settled, name: str, value: Any) -> None:
         name = name.removesuffix("=")
-        works = [self._followed(work) for work in row.works or ()]
+        works = [literal(self.tree, work) for work in row.works or ()]
         if row.works is ANY:
             self.found.notices.append(f"{name}={hydra_text(value)} has nothing to act on: {row.reason}")
         elif value is None or value in works:
@@ -74,10 +75,6 @@ class Translator:
             wrong = f"{hydra_text(value)} is not available in this build ({row.reason})"
             self.found.problems.append(Problem(name, wrong, expected, row.instead or f"remove {name}"))
 
-    def _followed(self, work: Any) -> Any:
-        is_reference = isinstance(work, str) and work.startswith("${")
-        return get(self.tree, work[2:-1], None) if is_reference else work
-
     def _set(self, old: str, new: str, value: Any, said: str = "is another name") -> None:
         if new not in self.user_keys or self._counts(old, new):
             put(self.tree, new, value)
@@ -85,7 +82,7 @@ class Translator:
         elif self._counts(new, old):
             self.found.notices.append(f"{old} of the file gives way to {new} of the command line")
             return
-        elif not same(get(self.tree, new), value):
+        elif not same(followed(self.tree, new), literal(self.tree, value)):
             other = self.found.spelled.get(new, new)
             wrong = f"is {value!r}, but {other}, another name of it, is {get(self.tree, new)!r}"
             self.found.problems.append(Problem(old, wrong, "one of the two", f"remove {old}", (new,)))
@@ -128,8 +125,15 @@ class Translator:
 
 def followed(tree: Tree, key: str) -> Any:
     """The value of a key, or of the one that it repeats."""
-    value = get(tree, key, None)
-    while isinstance(value, str) and value.startswith("${") and value.endswith("}"):
+    return literal(tree, get(tree, key, None))
+
+
+def literal(tree: Tree, value: Any) -> Any:
+    """What a raw value that does nothing but repeat a key stands for; keys that go round in a circle stay references,
+    which are reported when they are resolved."""
+    for _ in range(LONGEST_CHAIN):
+        if not (isinstance(value, str) and value.startswith("${") and value.endswith("}")):
+            break
         value = get(tree, value[2:-1], None)
     return value
 
