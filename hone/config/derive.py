@@ -30,6 +30,7 @@ RENAMED = {
     ),
     "sft": (("optim.warmup_steps_ratio", "optim.lr_warmup_steps_ratio"),),
 }
+CONVERSING = "tools"
 CORRECTION_KEYS = (
     "rollout_is",
     "rollout_is_threshold",
@@ -61,6 +62,7 @@ def derive(command: str, tree: Tree, user_keys: set[str]) -> Derivation:
         found.notices += said
         found.problems += [*wrong, *_join_corrections(tree, user_keys)]
         _switch_on_log_probs(tree, found)
+        _choose_agent(tree, user_keys)
     return found
 
 
@@ -132,3 +134,10 @@ def _switch_on_log_probs(tree: Tree, found: Derivation) -> None:
     if any(str(value).lower() == "true" for value in wanted) and str(get(tree, key, False)).lower() != "true":
         put(tree, key, True)
         found.notices.append(f"{key} is switched on: rollout_is needs the sampler's log-probs")
+
+
+def _choose_agent(tree: Tree, user_keys: set[str]) -> None:
+    """Conversations have an agent of their own, unless the user names another."""
+    key = f"{ROLLOUT}.agent.default_agent_loop"
+    if key not in user_keys and str(get(tree, f"{ROLLOUT}.multi_turn.enable", False)).lower() == "true":
+        put(tree, key, CONVERSING)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hone.agents import LLM, Trajectory, load_agents, make_agent
+from hone.agents import LLM, MultiTurn, Trajectory, load_agents, make_agent
 from hone.config.schema.generation import GenerationConfig
 from hone.config.schema.ppo import PPOConfig
 from hone.data.prompts import Sample
@@ -36,11 +36,25 @@ class TrajectoryStream:
     """Runs one agent per task against an engine and yields (index, trajectory) as they finish."""
 
     def __init__(
-        self, engine: RolloutEngine, default_agent: str = "single_turn", vocabulary: int | None = None
+        self,
+        engine: RolloutEngine,
+        default_agent: str = "single_turn",
+        *,
+        vocabulary: int | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        max_model_len: int | None = None,
+        multi_turn: MultiTurn | None = None,
     ) -> None:
         self.engine = engine
         self.default_agent = default_agent
-        self.vocabulary = vocabulary
+        self.llm = LLM(
+            engine,
+            Sampling(max_tokens=1),
+            vocabulary,
+            tokenizer=tokenizer,
+            max_model_len=max_model_len,
+            multi_turn=multi_turn,
+        )
         self.loop = asyncio.new_event_loop()
 
     def __call__(self, tasks: Sequence[RolloutTask]) -> Iterator[tuple[int, Trajectory]]:
@@ -69,7 +83,7 @@ class TrajectoryStream:
     async def _run(self, task: RolloutTask, finished: asyncio.Queue[Any]) -> None:
         try:
             agent = make_agent(task.sample.agent_name or self.default_agent)
-            result: Any = await agent.run(task.sample, LLM(self.engine, task.sampling, self.vocabulary))
+            result: Any = await agent.run(task.sample, replace(self.llm, sampling=task.sampling))
         except Exception as error:
             result = error
         finished.put_nowait((task.index, result))
@@ -95,7 +109,14 @@ class RolloutWorker:
             max_model_len=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
             compute_dtype=actor.engine.options.compute_dtype,
         )
-        self.stream = TrajectoryStream(self.engine, rollout.agent.default_agent_loop, vocabulary_of(model))
+        self.stream = TrajectoryStream(
+            self.engine,
+            rollout.agent.default_agent_loop,
+            vocabulary=vocabulary_of(model),
+            tokenizer=actor.tokenizer,
+            max_model_len=self.engine.max_model_len,
+            multi_turn=MultiTurn.of(rollout, actor.tokenizer),
+        )
 
     def rollout(self, tasks: Sequence[RolloutTask]) -> Iterator[tuple[int, Trajectory]]:
         loop = self.stream.loop
@@ -127,7 +148,9 @@ class GenerationWorker:
             max_model_len=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
             compute_dtype=dtype,
         )
-        self.rollout = TrajectoryStream(engine, vocabulary=vocabulary_of(model))
+        self.rollout = TrajectoryStream(
+            engine, vocabulary=vocabulary_of(model), tokenizer=tokenizer, max_model_len=engine.max_model_len
+        )
 
 
 def _generation_source(config: GenerationConfig, run: RunSettings, dtype: torch.dtype) -> ModelSource:

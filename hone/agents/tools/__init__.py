@@ -1,0 +1,8 @@
+"""Tools that a model can call: built-in ones, classes and functions of the user's."""
+
+from hone.agents.tools.calculator import Calculator
+from hone.agents.tools.listing import load_tools
+from hone.agents.tools.session import ToolLimits, ToolSession
+from hone.agents.tools.tool import FunctionTool, Schema, Tool
+
+__all__ = ["Calculator", "FunctionTool", "Schema", "Tool", "ToolLimits", "ToolSession", "load_tools"]
