@@ -11,13 +11,17 @@ import yaml
 
 from hone.agents.named import load_named
 from hone.agents.tools.calculator import Calculator
+from hone.agents.tools.mcp import mcp_tools
+from hone.agents.tools.python import Python
+from hone.agents.tools.search import Search
 from hone.agents.tools.tool import FunctionTool, Schema, Tool, function_schema, schema_of
 from hone.errors import UserError
 from hone.user_code import quote
 
 KEY = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
-BUILT_IN: dict[str, type[Tool]] = {"calculator": Calculator}
-ENTRY = ("class_name", "function", "config", "tool_schema")
+BUILT_IN: dict[str, type[Tool]] = {"calculator": Calculator, "python": Python, "search": Search}
+ENTRY = ("class_name", "function", "mcp", "config", "tool_schema")
+KINDS = ENTRY[:3]
 
 
 def load_tools(path: str) -> dict[str, Tool]:
@@ -60,9 +64,12 @@ def config_of(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _tools_of(entry: dict[str, Any], where: str, folder: Path) -> Iterator[Tool]:
     refuse_unknown(entry, ENTRY, where)
-    if ("class_name" in entry) == ("function" in entry):
-        raise UserError(f"{where}: expected one of class_name and function")
-    if "function" in entry:
+    if len(kinds := [kind for kind in KINDS if kind in entry]) != 1:
+        raise UserError(f"{where}: expected one of {', '.join(KINDS)}, and finds {', '.join(kinds) or 'none'}")
+    if "mcp" in entry:
+        refuse_unknown(entry, ("mcp",), where)
+        yield from mcp_tools(entry["mcp"], where, folder)
+    elif "function" in entry:
         yield _function(entry, where, folder)
     else:
         yield _object(entry, where, folder)
