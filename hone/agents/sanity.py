@@ -47,7 +47,7 @@ def difference(tokenizer: Any, ids: Sequence[int], rendered: str) -> Difference 
     return Difference(False, place, *texts)
 
 
-_said: set[bool] = set()
+_said: set[bool | None] = set()
 
 
 def warn(found: Difference | None) -> None:
@@ -65,6 +65,13 @@ def warn(found: Difference | None) -> None:
         )
     else:
         logger.info("tokenization check: %s. The text is the same, so nothing is wrong.", found)
+
+
+def warn_unrendered(problem: Exception) -> None:
+    """Once in a run."""
+    if None not in _said:
+        _said.add(None)
+        logger.warning("tokenization check: the chat template refuses a conversation that the model had: %s", problem)
 
 
 def _common(a: Sequence[Any], b: Sequence[Any]) -> int:

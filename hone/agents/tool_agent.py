@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import Any
 
+from jinja2 import TemplateError
+
 from hone.agents.calling import call
 from hone.agents.conversation import Conversation
 from hone.agents.formats import Said
@@ -14,7 +16,7 @@ from hone.agents.multi_turn import SECTION, MultiTurn
 from hone.agents.registry import register_agent
 from hone.agents.reply import Reply
 from hone.agents.row_arguments import interaction_arguments, tool_arguments
-from hone.agents.sanity import decode, difference, warn
+from hone.agents.sanity import decode, difference, warn, warn_unrendered
 from hone.agents.tools import ToolSession
 from hone.agents.trajectory import Trajectory
 from hone.data.chat import Message
@@ -86,17 +88,31 @@ class ToolAgent:
         rendering, tokenizer = self.setup.rendering, self.setup.tokenizer
         ids = rendering.continuation(answers, last_token)
         if self.setup.as_at_inference:
-            whole = rendering.whole(self.messages, generation=True)
+            whole = self._at_inference()
             if decode(tokenizer, [*self.conversation.ids, *ids]) != whole:
                 self._check_prompt(whole)
                 return self.conversation.rewritten(tokenizer.encode(whole, add_special_tokens=False))
         return self.conversation.rendered(ids)
 
+    def _at_inference(self) -> str:
+        try:
+            return self.setup.rendering.whole(self.messages, generation=True)
+        except (TemplateError, TypeError) as problem:
+            raise UserError(
+                f"{SECTION}.use_inference_chat_template=True: the template refuses a conversation that the model had "
+                f"({problem}); set it to False"
+            ) from problem
+
     def _check_tokens(self) -> None:
         rendering, ids = self.setup.rendering, self.conversation.ids
         if ids[-1] in rendering.special:  # the last turn's end token, which may be another than the template's
             ids = ids[:-1]
-        warn(difference(self.setup.tokenizer, ids, rendering.whole(self.messages, generation=False)))
+        try:
+            whole = rendering.whole(self.messages, generation=False)
+        except (TemplateError, TypeError) as problem:  # some templates take one call a turn only, for example
+            warn_unrendered(problem)
+        else:
+            warn(difference(self.setup.tokenizer, ids, whole))
 
     def _check_prompt(self, whole: str) -> None:
         prompt = self.setup.rendering.whole(self.sample.messages, generation=False)

@@ -15,6 +15,7 @@ from hone.agents.formats import ToolCall
 from hone.agents.interactions import InteractionSession, load_interactions
 from hone.agents.tools import ToolLimits, ToolSession, load_tools
 from hone.agents.tools.listing import BUILT_IN, ENTRY
+from hone.config.schema.rollout import MultiTurnConfig
 
 TEXT = (Path(__file__).parents[2] / "docs" / "tools.md").read_text()
 
@@ -67,3 +68,8 @@ def test_the_file_shown_has_entries_of_every_kind_and_all_built_in_tools() -> No
     assert all(set(entry) <= set(ENTRY) for entry in entries)
     assert {key for entry in entries for key in entry} == set(ENTRY)
     assert set(BUILT_IN) <= {entry.get("class_name") for entry in entries}
+
+
+def test_every_key_of_conversations_is_explained() -> None:
+    table = TEXT.partition("## Keys")[2].partition("## Tokens")[0]
+    assert set(MultiTurnConfig.model_fields) <= set(re.findall(r"`(\w+)`", table))

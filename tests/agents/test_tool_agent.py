@@ -403,3 +403,20 @@ def test_the_agent_of_conversations_needs_multi_turn() -> None:
     tokenizer = tokenizer_of("hermes")
     with pytest.raises(UserError, match=r"needs .*multi_turn\.enable=True"):
         asyncio.run(make_agent("tool_agent").run(prompt(tokenizer), LLM(Script(tokenizer), Sampling(8))))
+
+
+@pytest.mark.parametrize("as_at_inference", [False, True])
+def test_a_conversation_that_the_template_refuses_at_once_is_trained_unless_it_has_to_be_rendered(
+    as_at_inference: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse = "{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one call only') }}{% endif %}"
+    tokenizer = tokenizer_of("hermes", QWEN.replace("{%- set content", refuse + "{%- set content", 1))
+    call = CALLS["hermes"].format("1+1").removesuffix("<|im_end|>")
+    engine = Script(tokenizer, call * 2 + "<|im_end|>", ANSWERS["hermes"].format(2))
+    setup = multi_turn(tokenizer, "hermes", as_at_inference=as_at_inference)
+    sanity._said.clear()
+    if as_at_inference:
+        with pytest.raises(UserError, match="use_inference_chat_template=True: .*one call only"):
+            converse(engine, setup)
+    else:
+        assert converse(engine, setup).num_turns == 2 and "one call only" in caplog.text
