@@ -14,12 +14,12 @@ import numpy as np
 from hone.data.arithmetic import NAMES, THINGS
 from hone.data.schema import to_row, write_parquet
 
-SMALLEST, LARGEST = 12, 99
+SMALLEST, LARGEST = 32, 99  # four digits in every product: so small a model copies best from where it always stands
 QUESTION = "{name} has {boxes} boxes of {each} {thing}. How many {thing}?"
 CALL = '<tool_call>{{"name":"calculator","arguments":{{"expression":"{expression}"}}}}</tool_call>'
 TOOLS = "tools:\n  - class_name: calculator\n"
 CALLING_STREAM = 0xCA11  # apart from the random numbers that make the questions
-CALLING_SHARE = 0.25
+CALLING_SHARE = 0.4
 
 
 @dataclass(frozen=True)
