@@ -12,9 +12,8 @@ from typing import Any
 async def call(function: Callable[..., Any], *arguments: Any, limit_s: float | None = None, **named: Any) -> Any:
     """The result of a function, or what it raises. A plain one runs in a thread of its own. After `limit_s` seconds a
     TimeoutError is raised: a coroutine is then cancelled, and a thread, which cannot be, left to itself."""
-    asynchronous = inspect.iscoroutinefunction(function)
     running = asyncio.ensure_future(
-        function(*arguments, **named) if asynchronous else _in_thread(lambda: function(*arguments, **named))
+        _awaited(lambda: function(*arguments, **named), inspect.iscoroutinefunction(function))
     )
     try:
         # Not wait_for: the loop rests while the driver works, and what has ended meanwhile is in time.
@@ -24,6 +23,11 @@ async def call(function: Callable[..., Any], *arguments: Any, limit_s: float | N
         return running.result()
     finally:
         running.cancel()
+
+
+async def _awaited(run: Callable[[], Any], asynchronous: bool) -> Any:
+    result = run() if asynchronous else await _in_thread(run)
+    return await result if inspect.isawaitable(result) else result  # of an object with an async __call__, too
 
 
 def _in_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:

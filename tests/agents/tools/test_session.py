@@ -36,6 +36,11 @@ async def numbers(count: int) -> list[int]:
     return list(range(count))
 
 
+class Numbers:
+    async def __call__(self, count: int) -> list[int]:
+        return list(range(count))
+
+
 def raises() -> None:
     raise KeyError("lost")
 
@@ -55,6 +60,7 @@ def stops() -> None:
         (lambda: {"a": [1, "ü"]}, {}, '{"a": [1, "ü"]}'),
         (lambda: None, {}, "null"),
         (numbers, {"count": 3}, "[0, 1, 2]"),
+        (Numbers(), {"count": 2}, "[0, 1]"),
         (raises, {}, "error: KeyError: 'lost'"),
         (leaves, {}, "error: RuntimeError: SystemExit: 0"),
         (stops, {}, "error: RuntimeError: StopIteration: "),
