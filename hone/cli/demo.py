@@ -58,7 +58,7 @@ class Plan:
 
 
 FULL, SHORT = Plan(), Plan(sft_steps=60, rl_steps=2)
-CALCULATOR = Plan(sft_steps=600, rl_steps=40)
+CALCULATOR = Plan(sft_steps=1000, rl_steps=30)
 app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
 
 
