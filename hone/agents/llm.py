@@ -6,22 +6,31 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hone.agents.trajectory import Trajectory
 from hone.data.prompts import Sample
 from hone.rollout.interface import Completion, RolloutEngine, Sampling
 
+if TYPE_CHECKING:
+    from hone.agents.multi_turn import MultiTurn
+
 
 @dataclass
 class LLM:
     """A rollout engine with the sampling parameters of one trajectory; `sampling.max_tokens` bounds each call, and a
-    whole response. Token ids are below `vocabulary`, where it is known."""
+    whole response, and `max_model_len` that with its prompt. Token ids are below `vocabulary`, where it is known.
+
+    `tokenizer` is the run's, and `multi_turn` what `rollout.multi_turn` asks for: tools, interactions and limits.
+    """
 
     engine: RolloutEngine
     sampling: Sampling
     vocabulary: int | None = None
     calls: int = 0
+    tokenizer: Any = None
+    max_model_len: int | None = None
+    multi_turn: MultiTurn | None = None
 
     async def generate(self, prompt_ids: Sequence[int], max_tokens: int | None = None) -> Completion:
         """Continues `prompt_ids`; every call of a trajectory draws from its own stream of random numbers.

@@ -23,6 +23,22 @@ def arithmetic(
 
 
 @app.command()
+def products(
+    output: Annotated[
+        Path, typer.Option(help="Folder that gets train.parquet, test.parquet, tools.yaml.", file_okay=False)
+    ],
+    train_size: Annotated[int, typer.Option(help="Rows of train.parquet.", min=1, max=200_000)] = 10000,
+    test_size: Annotated[int, typer.Option(help="Rows of test.parquet.", min=1, max=100_000)] = 200,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same rows.", min=0)] = 0,
+) -> None:
+    """Products of two-digit numbers, some demonstrated with a call of the calculator that tools.yaml lists."""
+    from hone.data.products import write_products
+
+    train, test = write_products(output, train_size=train_size, test_size=test_size, seed=seed)
+    typer.echo(f"{train}: {train_size} rows\n{test}: {test_size} rows")
+
+
+@app.command()
 def gsm8k(
     input: Annotated[Path, typer.Option(help="A local GSM8K file (jsonl or parquet) with question and answer.")],
     output: Annotated[Path, typer.Option(help="The parquet file to write.", dir_okay=False)],

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from hone.cli import demo_calculator
 from hone.errors import UserError
 from hone.tracking.console import console
 
@@ -27,6 +28,11 @@ from hone.tracking.console import console
 class Algorithm(str, Enum):
     grpo = "grpo"
     ppo = "ppo"
+
+
+class Task(str, Enum):
+    arithmetic = "arithmetic"
+    calculator = "calculator"
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ class Plan:
 
 
 FULL, SHORT = Plan(), Plan(sft_steps=60, rl_steps=2)
+CALCULATOR = Plan(sft_steps=1000, rl_steps=30)
 app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
 
 
@@ -62,6 +69,9 @@ def run(argv: list[str]) -> None:
 @app.command()
 def demo(
     algorithm: Annotated[Algorithm, typer.Option(help="grpo, or ppo with a critic and GAE")] = Algorithm.grpo,
+    task: Annotated[
+        Task, typer.Option(help="arithmetic in the model's head, or products with a calculator to call")
+    ] = Task.arithmetic,
     seed: Annotated[int, typer.Option(help="seed of data, weights and sampling", min=0)] = 0,
     ranks: Annotated[
         int, typer.Option(help="processes that train together by reinforcement; several need Ray", min=1)
@@ -74,24 +84,35 @@ def demo(
     ] = False,
 ) -> None:
     """Makes word problems and a tiny model, fine-tunes it, trains it by reinforcement, measures before and after."""
-    plan = SHORT if short else FULL
+    plan = SHORT if short else FULL if task is Task.arithmetic else CALCULATOR
     kind = f"{'-short' if short else ''}{f'-{ranks}-ranks' if ranks > 1 else ''}"
-    directory = output or Path("runs") / f"demo-{algorithm.value}-{seed}{kind}"
+    name = algorithm.value if task is Task.arithmetic else f"{task.value}-{algorithm.value}"
+    directory = output or Path("runs") / f"demo-{name}-{seed}{kind}"
     directory.mkdir(parents=True, exist_ok=True)
-    planned = list(stages(algorithm, seed, ranks, plan, directory))
+    planned = list(stages(algorithm, seed, ranks, plan, directory, task))
     _claim(directory, [stage.text for stage in planned])
     records = [_run_stage(stage, directory) for stage in planned]
-    summary = {
-        "accuracy_before": _accuracy(directory / "before.json"),
-        "accuracy_after": _accuracy(directory / "after.json"),
-        "stages": records,
-    }
+    before, after = _accuracies(task, directory)
+    summary = {"accuracy_before": before, "accuracy_after": after, "stages": records}
     (directory / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     _show(summary, directory, plan)
 
 
-def stages(algorithm: Algorithm, seed: int, ranks: int, plan: Plan, d: Path) -> Iterator[Stage]:
+def _accuracies(task: Task, directory: Path) -> tuple[float, float]:
+    if task is Task.calculator:
+        return demo_calculator.accuracies(directory)
+    return _accuracy(directory / "before.json"), _accuracy(directory / "after.json")
+
+
+def stages(
+    algorithm: Algorithm, seed: int, ranks: int, plan: Plan, d: Path, task: Task = Task.arithmetic
+) -> Iterator[Stage]:
     """The demo's commands, in order. `d` is the run directory."""
+    if task is Task.calculator:
+        for name, command, output in demo_calculator.commands(seed, ranks, plan.sft_steps, plan.rl_steps, d):
+            figures = d / name / "metrics.jsonl" if name in ("sft", "rl") else None
+            yield Stage(name, [*command, *(_estimator(algorithm) if name == "rl" else [])], output, figures)
+        return
     sft_model = d / "sft" / f"global_step_{plan.sft_steps}" / "model" / "huggingface"
     rl_model = d / "rl" / f"global_step_{plan.rl_steps}" / "actor" / "huggingface"
     yield Stage(
@@ -160,11 +181,13 @@ def _rl(algorithm: Algorithm, seed: int, ranks: int, plan: Plan, d: Path, model:
         f"trainer.default_local_dir={d}/rl",
         f"trainer.rollout_data_dir={d}/rl/rollouts",
     ]
-    return [*common, *(["algorithm.adv_estimator=grpo"] if algorithm is Algorithm.grpo else _critic())]
+    return [*common, *_estimator(algorithm)]
 
 
-def _critic() -> list[str]:
-    """PPO proper: a critic that starts as a copy of the fine-tuned model, and GAE."""
+def _estimator(algorithm: Algorithm) -> list[str]:
+    """GRPO; or PPO proper: a critic that starts as a copy of the fine-tuned model, and GAE."""
+    if algorithm is Algorithm.grpo:
+        return ["algorithm.adv_estimator=grpo"]
     return [
         "algorithm.adv_estimator=gae",
         "algorithm.lam=1.0",
@@ -254,12 +277,14 @@ def _show(summary: dict[str, Any], directory: Path, plan: Plan) -> None:
     console.print(
         f"accuracy on held-out problems: {before:.1%} before, {after:.1%} after reinforcement learning", style="bold"
     )
+    measured = (directory / "responses_after.parquet").exists()
     where = {
         "data": "data/",
         "fine-tuned model": f"sft/global_step_{plan.sft_steps}/model/huggingface/",
         "trained model": f"rl/global_step_{plan.rl_steps}/actor/huggingface/",
         "metrics": "sft/metrics.jsonl, rl/metrics.jsonl",
-        "sampled answers": "rl/rollouts/<step>.jsonl, responses_before.parquet, responses_after.parquet",
+        "sampled answers": "rl/rollouts/<step>.jsonl"
+        + (", responses_before.parquet, responses_after.parquet" if measured else ""),
         "these figures": "summary.json",
     }
     for what, path in where.items():

@@ -25,6 +25,7 @@ def tiny(
     kv_heads: Annotated[int, typer.Option(help="Key-value heads.")] = 2,
     mlp: Annotated[int, typer.Option(help="Size of the MLP.")] = 384,
     vocab: Annotated[int, typer.Option(help="Most tokens, special ones and the 256 bytes included.")] = 512,
+    tools: Annotated[bool, typer.Option("--tools", help="Give the chat template a place for calls of tools.")] = False,
 ) -> None:
     """A random Qwen3 of about 0.45 million parameters with a tokenizer for the words of a data file."""
     from hone.models.tiny import make_tiny_model
@@ -39,6 +40,7 @@ def tiny(
         mlp=mlp,
         vocab=vocab,
         seed=seed,
+        tools=tools,
     )
     typer.echo(f"{output}: tiny Qwen3 and its tokenizer")
 

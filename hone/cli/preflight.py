@@ -1,5 +1,5 @@
-"""What needs more than the configuration to be known and less than a model: the user's own functions and agents, the
-GPU, and whether a model that is on no disk can be had from the hub."""
+"""What needs more than the configuration to be known and less than a model: the user's own functions, agents and tools,
+the GPU, and whether a model that is on no disk can be had from the hub."""
 
 from __future__ import annotations
 
@@ -71,13 +71,15 @@ def _functions(config: Node) -> Iterator[tuple[str, str, str]]:
 
 
 def _check_agents(config: PPOConfig) -> None:
-    agent = config.actor_rollout_ref.rollout.agent
+    agent, multi_turn = config.actor_rollout_ref.rollout.agent, config.actor_rollout_ref.rollout.multi_turn
     plain = type(agent).model_fields["default_agent_loop"].default
-    if agent.agent_loop_path is None and agent.default_agent_loop == plain:
+    if agent.agent_loop_path is None and agent.default_agent_loop == plain and not multi_turn.enable:
         return
+    from hone.agents.multi_turn import load_surroundings
     from hone.trainers.row_checks import load_own_agents
 
     load_own_agents(agent)
+    load_surroundings(multi_turn)
 
 
 def _check_device(config: PPOConfig | SFTConfig | GenerationConfig) -> None:

@@ -7,6 +7,7 @@ from math import isqrt
 
 from .check_ranks import rank_problems
 from .checkpoint_contents import checkpoint_problems
+from .conversations import conversation_problems
 from .lora import lora_problems
 from .problems import Problem
 from .schema import EvaluationConfig, PPOConfig, SFTConfig
@@ -34,6 +35,7 @@ def cross_field_problems(config: Node) -> Iterator[Problem]:
         yield from _shared_prompts(config)
         yield from _corrections(config)
         yield from _validation(config)
+        yield from conversation_problems(config)
     if isinstance(config, SFTConfig):
         yield from _sft_liger(config)
         yield from _sft_token_cap(config)

@@ -14,6 +14,7 @@ from .tree import Tree, get, put
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
+CONVERSING = "tools"
 CORRECTION_KEYS = (
     "rollout_is",
     "rollout_is_threshold",
@@ -36,6 +37,7 @@ def derive(command: str, composition: Composition) -> Translation:
         found.notices += said
         found.problems += [*wrong, *_join_corrections(tree, user_keys, overridden)]
         _switch_on_log_probs(tree, found)
+        _choose_agent(tree, user_keys)
     return found
 
 
@@ -68,3 +70,10 @@ def _switch_on_log_probs(tree: Tree, found: Translation) -> None:
     if any(str(value).lower() == "true" for value in wanted) and str(get(tree, key, False)).lower() != "true":
         put(tree, key, True)
         found.notices.append(f"{key} is switched on: rollout_is needs the sampler's log-probs")
+
+
+def _choose_agent(tree: Tree, user_keys: set[str]) -> None:
+    """Conversations have an agent of their own, unless the user names another."""
+    key = f"{ROLLOUT}.agent.default_agent_loop"
+    if key not in user_keys and str(get(tree, f"{ROLLOUT}.multi_turn.enable", False)).lower() == "true":
+        put(tree, key, CONVERSING)

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from .conversations import conversation_files
 from .lora import adapter_problems
 from .places import HUB_NAME, impossible_path
 from .problems import Problem
@@ -24,7 +25,7 @@ def path_problems(config: Node) -> Iterator[Problem]:
             yield from _file(key, path)
     for key, path in models_of(config).items():
         yield from _model(key, path)
-    for key, file in _python_files(config).items():
+    for key, file in _own_files(config).items():
         if file is not None:
             yield from _file(key, file)
     for key, package in _external_libs(config).items():
@@ -78,13 +79,14 @@ def _external_libs(config: Node) -> dict[str, str | None]:
     return {}
 
 
-def _python_files(config: Node) -> dict[str, str | None]:
+def _own_files(config: Node) -> dict[str, str | None]:
     files: dict[str, str | None] = {}
     if isinstance(config, (PPOConfig, EvaluationConfig)):
         files["custom_reward_function.path"] = config.custom_reward_function.path
     if isinstance(config, PPOConfig):
         role = config.actor_rollout_ref
         files[f"{ROLLOUT}.agent.agent_loop_path"] = role.rollout.agent.agent_loop_path
+        files.update(conversation_files(config))
         files["algorithm.custom_estimator.path"] = config.algorithm.custom_estimator.path
         files["actor_rollout_ref.actor.policy_loss.custom_loss.path"] = role.actor.policy_loss.custom_loss.path
     return files

@@ -137,7 +137,6 @@ _ROLLOUT = (
     NotBuilt(f"{ROLLOUT}.engine_kwargs.vllm", ({},), ENGINES),
     NotBuilt(f"{ROLLOUT}.engine_kwargs.sglang", ({"attention_backend": None},), ENGINES,
              instead=f"remove {ROLLOUT}.engine_kwargs.sglang"),
-    NotBuilt(f"{ROLLOUT}.multi_turn.enable", (False,), "conversations with tools"),
     NotBuilt(f"{ROLLOUT}.agent.custom_async_server.path", (None,), ENGINES),
 )  # fmt: skip
 _CRITIC = (

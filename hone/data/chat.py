@@ -6,6 +6,7 @@ from hone.errors import UserError
 
 Message = dict[str, Any]
 Conversation = tuple[list[Message], str]  # with the place to name in an error
+Tools = list[dict[str, Any]] | None  # schemas of what the model may call
 
 
 def as_messages(value: Any, where: str) -> list[Message]:
@@ -61,36 +62,44 @@ def require_chat_template(tokenizer: Any) -> None:
         )
 
 
-def render(tokenizer: Any, messages: list[Message], *, add_generation_prompt: bool, where: str) -> list[int]:
-    """The token ids of a conversation, ready for the assistant's next turn if `add_generation_prompt`."""
+def render(
+    tokenizer: Any, messages: list[Message], *, add_generation_prompt: bool, where: str, tools: Tools = None
+) -> list[int]:
+    """The token ids of a conversation, ready for the assistant's next turn if `add_generation_prompt`. `tools` are the
+    schemas of what the model may call."""
     from jinja2 import TemplateError
 
     try:
-        return list(_token_ids(tokenizer, messages, add_generation_prompt))
+        return list(_token_ids(tokenizer, messages, add_generation_prompt, tools))
     except (TemplateError, TypeError) as problem:
         raise UserError(f"{where}: the chat template refuses these messages: {problem}.") from problem
 
 
-def render_all(tokenizer: Any, conversations: list[Conversation], *, add_generation_prompt: bool) -> list[list[int]]:
+def render_all(
+    tokenizer: Any, conversations: list[Conversation], *, add_generation_prompt: bool, tools: Tools = None
+) -> list[list[int]]:
     """`render` of each conversation: one call for all takes half the time."""
     from jinja2 import TemplateError
 
     if not conversations:
         return []
     try:
-        return list(_token_ids(tokenizer, [messages for messages, _ in conversations], add_generation_prompt))
+        return list(_token_ids(tokenizer, [messages for messages, _ in conversations], add_generation_prompt, tools))
     except (TemplateError, TypeError):  # one by one, the row at fault is named
         return [
-            render(tokenizer, messages, add_generation_prompt=add_generation_prompt, where=where)
+            render(tokenizer, messages, add_generation_prompt=add_generation_prompt, where=where, tools=tools)
             for messages, where in conversations
         ]
 
 
-def rendered_lengths(tokenizer: Any, conversations: list[Conversation], *, add_generation_prompt: bool) -> list[int]:
-    return [len(ids) for ids in render_all(tokenizer, conversations, add_generation_prompt=add_generation_prompt)]
+def rendered_lengths(
+    tokenizer: Any, conversations: list[Conversation], *, add_generation_prompt: bool, tools: Tools = None
+) -> list[int]:
+    rendered = render_all(tokenizer, conversations, add_generation_prompt=add_generation_prompt, tools=tools)
+    return [len(ids) for ids in rendered]
 
 
-def _token_ids(tokenizer: Any, messages: Any, add_generation_prompt: bool) -> Any:
+def _token_ids(tokenizer: Any, messages: Any, add_generation_prompt: bool, tools: Tools) -> Any:
     return tokenizer.apply_chat_template(
-        messages, add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=True
+        messages, tools=tools, add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=True
     )["input_ids"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hone.data.chat import Conversation, rendered_lengths
+from hone.data.chat import Conversation, Tools, rendered_lengths
 from hone.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -27,11 +27,12 @@ def measure(
     total: int,
     add_generation_prompt: bool,
     workers: int = 1,
+    tools: Tools = None,
 ) -> np.ndarray:
     """[rows] tokens of each rendered conversation; `total` is their number."""
     if total >= MANY:
         logger.info("measuring the lengths of %d rows", total)
-    count = partial(rendered_lengths, tokenizer, add_generation_prompt=add_generation_prompt)
+    count = partial(rendered_lengths, tokenizer, add_generation_prompt=add_generation_prompt, tools=tools)
     chunks = _chunks(conversations)
     if workers == 1:
         return np.array([length for chunk in chunks for length in count(chunk)], dtype=np.int64)

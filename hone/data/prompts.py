@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hone.data.chat import Conversation, Message, as_prompt, render, require_chat_template
+from hone.data.chat import Conversation, Message, Tools, as_prompt, render, require_chat_template
 from hone.data.files import read_rows
 from hone.data.lengths import measure, refuse_longer
 from hone.data.schema import ground_truth
@@ -40,8 +40,8 @@ class PromptDataset:
     """The rows of `files` that stay after sampling and filtering; item i is a `Sample`, rendered on access.
 
     Their mistakes are found when the data set is made, not when a row is drawn in the middle of a run. `length_key` and
-    `remedy` are what a user reads of prompts that are too long. `check` raises UserError for a row that the run could
-    not use; the row is named before its message.
+    `remedy` are what a user reads of prompts that are too long. `tools` are the schemas that the template shows.
+    `check` raises UserError for a row that the run could not use; the row is named before its message.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class PromptDataset:
         seed: int = 42,
         length_key: str = "data.max_prompt_length",
         remedy: str = REMEDY,
+        tools: Tools = None,
         check: Callable[[Sample], None] | None = None,
     ) -> None:
         check_truncation(truncation)
@@ -74,6 +75,7 @@ class PromptDataset:
         self.tokenizer = tokenizer
         self.prompt_key = prompt_key
         self.reward_fn_key = reward_fn_key
+        self.tools = tools
         self.check = check
         self.max_prompt_length = max_prompt_length
         self.truncation = truncation
@@ -90,7 +92,8 @@ class PromptDataset:
 
     def __getitem__(self, index: int) -> Sample:
         sample = self._read(int(self.kept[index]))
-        ids = render(self.tokenizer, sample.messages, add_generation_prompt=True, where=self._where(sample.row))
+        where = self._where(sample.row)
+        ids = render(self.tokenizer, sample.messages, add_generation_prompt=True, where=where, tools=self.tools)
         sample.prompt_ids = cut(ids, self.max_prompt_length, self.truncation)
         return sample
 
@@ -141,7 +144,12 @@ class PromptDataset:
                 pass
             return self.kept
         lengths = measure(
-            self.tokenizer, self._conversations(), total=len(self.kept), add_generation_prompt=True, workers=workers
+            self.tokenizer,
+            self._conversations(),
+            total=len(self.kept),
+            add_generation_prompt=True,
+            workers=workers,
+            tools=self.tools,
         )
         if filter_overlong:
             return self._without_overlong(lengths)

@@ -25,7 +25,8 @@ def distinct_tokens(index: Tensor, tokens: int) -> Tensor | None:
 def prune_last_layer(model: PreTrainedModel) -> None:
     """From now on the last layer's MLP computes only `read_tokens` [n], where the model is called with them, and gives
     0 elsewhere. Does nothing to models that are built otherwise."""
-    layer, base = _last_layer(model), model.base_model
+    base: Any = model.base_model
+    layer = _last_layer(model)
     if layer is None:
         return
     reading = getattr(layer, "reading", None) or _install(layer)

@@ -28,15 +28,26 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
+# With tools: calls in Hermes' format, without the spaces of JSON. The tools' schemas are left out, since so small a
+# model cannot read them: it learns from examples which tools there are.
+TOOL_TOKENS = ("<|tool|>", "<tool_call>", "</tool_call>")
+TOOL_TEMPLATE = CHAT_TEMPLATE.replace("'assistant']", "'assistant', 'tool']").replace(
+    " + '<|end|>' }}",
+    " }}{% for call in message.tool_calls or [] %}"
+    """{{ '<tool_call>{"name":"' + call.function.name + '","arguments":' }}"""
+    "{{ call.function.arguments | tojson(separators=(',', ':')) + '}</tool_call>' }}{% endfor %}{{ '<|end|>' }}",
+)
 
 
-def train_tokenizer(texts: Iterable[str], *, vocab: int = 512) -> "PreTrainedTokenizerFast":
-    """Byte-level BPE over `texts` with digits apart, at most `vocab` entries in all, special tokens included."""
+def train_tokenizer(texts: Iterable[str], *, vocab: int = 512, tools: bool = False) -> "PreTrainedTokenizerFast":
+    """Byte-level BPE over `texts` with digits apart, at most `vocab` entries in all, special tokens included. `tools`
+    gives it a turn for their answers, and tokens around calls."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    if vocab < SMALLEST_VOCAB:
-        raise UserError(f"--vocab={vocab} is too small: {BYTES} bytes and the special tokens need {SMALLEST_VOCAB}.")
+    smallest = SMALLEST_VOCAB + (len(TOOL_TOKENS) if tools else 0)
+    if vocab < smallest:
+        raise UserError(f"--vocab={vocab} is too small: {BYTES} bytes and the special tokens need {smallest}.")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -44,7 +55,7 @@ def train_tokenizer(texts: Iterable[str], *, vocab: int = 512) -> "PreTrainedTok
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab,
-        special_tokens=[PAD, END, *ROLE_TOKENS],
+        special_tokens=[PAD, END, *ROLE_TOKENS, *(TOOL_TOKENS if tools else ())],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -53,8 +64,8 @@ def train_tokenizer(texts: Iterable[str], *, vocab: int = 512) -> "PreTrainedTok
         tokenizer_object=tokenizer,
         eos_token=END,
         pad_token=PAD,
-        extra_special_tokens=list(ROLE_TOKENS),
-        chat_template=CHAT_TEMPLATE,
+        extra_special_tokens=[*ROLE_TOKENS, *(TOOL_TOKENS[:1] if tools else ())],
+        chat_template=TOOL_TEMPLATE if tools else CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
 
@@ -105,10 +116,11 @@ def make_tiny_model(
     mlp: int = 384,
     vocab: int = 512,
     seed: int = 0,
+    tools: bool = False,
 ) -> Path:
     """Train the tokenizer on `texts`, draw the weights from `seed`, save both; `from_pretrained` loads the folder."""
     directory = Path(output_dir).expanduser()
-    tokenizer = train_tokenizer(texts, vocab=vocab)
+    tokenizer = train_tokenizer(texts, vocab=vocab, tools=tools)
     model = build_model(tokenizer, hidden=hidden, layers=layers, heads=heads, kv_heads=kv_heads, mlp=mlp, seed=seed)
     tokenizer.save_pretrained(directory)
     model.save_pretrained(directory)

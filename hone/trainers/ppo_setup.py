@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from hone.agents import Surroundings, load_surroundings
 from hone.cluster import Executor, Role, WorkerGroup
 from hone.config import Loaded
 from hone.config.schema.ppo import PPOConfig
@@ -81,8 +82,9 @@ def set_up(loaded: Loaded, executor: Executor) -> Setup:
         config.data.tokenizer or config.actor_rollout_ref.model.path, trust_remote_code=config.data.trust_remote_code
     )
     load_own_agents(config.actor_rollout_ref.rollout.agent)
-    train_data = prompts(config, tokenizer, training=True)
-    val_data = prompts(config, tokenizer, training=False) if config.data.val_files else None
+    surroundings = load_surroundings(config.actor_rollout_ref.rollout.multi_turn)
+    train_data = prompts(config, tokenizer, surroundings, training=True)
+    val_data = prompts(config, tokenizer, surroundings, training=False) if config.data.val_files else None
     data = config.data
     order = BatchOrder(len(train_data), data.train_batch_size, seed=data.seed, shuffle=data.shuffle)
     total_steps = order.total_steps(config.trainer.total_training_steps, config.trainer.total_epochs)
@@ -106,9 +108,11 @@ def set_up(loaded: Loaded, executor: Executor) -> Setup:
     )
 
 
-def prompts(config: PPOConfig, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> PromptDataset:
+def prompts(
+    config: PPOConfig, tokenizer: PreTrainedTokenizerBase, surroundings: Surroundings, *, training: bool
+) -> PromptDataset:
     """The run's prompts, or those that it is validated with."""
-    data = config.data
+    data, conversing = config.data, config.actor_rollout_ref.rollout.multi_turn.enable
     files = data.train_files if training else data.val_files
     assert files is not None
     return PromptDataset(
@@ -125,7 +129,11 @@ def prompts(config: PPOConfig, tokenizer: PreTrainedTokenizerBase, *, training: 
         max_samples=data.train_max_samples if training else data.val_max_samples,
         shuffle=data.shuffle if training else data.validation_shuffle,
         seed=data.seed,
-        check=row_check(scored_by_rules=config.custom_reward_function.path is None),
+        tools=surroundings.schemas,
+        check=row_check(
+            scored_by_rules=config.custom_reward_function.path is None,
+            surroundings=surroundings if conversing else None,
+        ),
     )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hone.agents import LLM, Trajectory, compact, load_agents, make_agent
+from hone.agents import LLM, MultiTurn, Trajectory, compact, load_agents, make_agent
 from hone.config.schema.generation import GenerationConfig
 from hone.config.schema.ppo import PPOConfig
 from hone.data.prompts import Sample
@@ -42,12 +42,22 @@ class TrajectoryStream:
         engine: RolloutEngine,
         tokenizer: PreTrainedTokenizerBase,
         default_agent: str = "single_turn",
+        *,
         vocabulary: int | None = None,
+        max_model_len: int | None = None,
+        multi_turn: MultiTurn | None = None,
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
         self.default_agent = default_agent
-        self.vocabulary = vocabulary
+        self.llm = LLM(
+            engine,
+            Sampling(max_tokens=1),
+            vocabulary,
+            tokenizer=tokenizer,
+            max_model_len=max_model_len,
+            multi_turn=multi_turn,
+        )
         self.loop = asyncio.new_event_loop()
 
     def __call__(self, tasks: Sequence[RolloutTask]) -> Iterator[tuple[int, Trajectory]]:
@@ -76,7 +86,7 @@ class TrajectoryStream:
     async def _run(self, task: RolloutTask, finished: asyncio.Queue[Any]) -> None:
         try:
             agent = make_agent(task.sample.agent_name or self.default_agent)
-            trajectory = await agent.run(task.sample, LLM(self.engine, task.sampling, self.vocabulary))
+            trajectory = await agent.run(task.sample, replace(self.llm, sampling=task.sampling))
             result: Any = compact(trajectory, self._text(trajectory))
         except Exception as error:
             result = error
@@ -107,8 +117,14 @@ class RolloutWorker:
             max_model_len=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
             compute_dtype=actor.engine.options.compute_dtype,
         )
+        tokenizer = load_run_tokenizer(config)
         self.stream = TrajectoryStream(
-            self.engine, load_run_tokenizer(config), rollout.agent.default_agent_loop, vocabulary_of(model)
+            self.engine,
+            tokenizer,
+            rollout.agent.default_agent_loop,
+            vocabulary=vocabulary_of(model),
+            max_model_len=self.engine.max_model_len,
+            multi_turn=MultiTurn.of(rollout, tokenizer),
         )
 
     def rollout(self, tasks: Sequence[RolloutTask]) -> Iterator[tuple[int, Trajectory]]:
@@ -141,7 +157,9 @@ class GenerationWorker:
             max_model_len=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
             compute_dtype=dtype,
         )
-        self.rollout = TrajectoryStream(engine, tokenizer, vocabulary=vocabulary_of(model))
+        self.rollout = TrajectoryStream(
+            engine, tokenizer, vocabulary=vocabulary_of(model), max_model_len=engine.max_model_len
+        )
 
 
 def _generation_source(config: GenerationConfig, run: RunSettings, dtype: torch.dtype) -> ModelSource:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hone.cli import demo as demo_module
-from hone.cli.demo import SHORT, Algorithm, Stage, stages
+from hone.cli.demo import SHORT, Algorithm, Stage, Task, stages
 from hone.cli.main import main
 from hone.config import load
 
@@ -40,6 +40,22 @@ def test_every_stage_is_a_command_whose_configuration_can_run(algorithm: Algorit
     assert names == [
         "data", "model", "sft", "generate before", "eval before", "rl", "generate after", "eval after"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+def test_every_stage_of_the_calculator_is_a_command_whose_configuration_can_run(
+    algorithm: Algorithm, tmp_path: Path
+) -> None:
+    for folder in ("model", f"sft/global_step_{SHORT.sft_steps}/model/huggingface", "data"):
+        (tmp_path / folder).mkdir(parents=True)
+    for file in ("data/train.parquet", "data/test.parquet", "data/tools.yaml"):
+        (tmp_path / file).touch()
+    planned = list(stages(algorithm, 3, 1, SHORT, tmp_path, Task.calculator))
+    assert [stage.name for stage in planned] == ["data", "model", "sft", "rl"]
+    for stage in planned[2:]:
+        config = load(stage.command[0], stage.command[1:]).config
+    assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "tools"
+    assert config.trains_critic == (algorithm is Algorithm.ppo)
 
 
 @pytest.fixture
@@ -96,6 +112,16 @@ def test_a_short_demo_measures_before_and_after_and_is_kept(
     again = {path: path.stat().st_mtime_ns for path in (tmp_path / "demo").rglob("*") if path.is_file()}
     assert {path.name for path in written if written[path] != again[path]} == {"summary.json"}
     assert json.loads((tmp_path / "demo" / "summary.json").read_text()) == summary
+
+
+@pytest.mark.slow
+def test_a_short_demo_of_the_calculator_calls_it_and_reads_its_answers(tmp_path: Path) -> None:
+    assert run("--short", "--task", "calculator", "--output", str(tmp_path / "demo")) == 0
+    summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
+    assert 0 <= summary["accuracy_before"] <= 1 and 0 <= summary["accuracy_after"] <= 1
+    assert [stage["name"] for stage in summary["stages"]] == ["data", "model", "sft", "rl"]
+    rollouts = [line for path in (tmp_path / "demo" / "rl" / "rollouts").glob("*.jsonl") for line in path.open()]
+    assert len(rollouts) == 2 * 32 * 8
 
 
 @pytest.mark.slow

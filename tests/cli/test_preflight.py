@@ -113,3 +113,12 @@ def test_a_hub_that_answers_is_left_to_say_what_it_has(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(hub, "urlopen", refusing)
     hub.require_reachable("model.path", "nope")
+
+
+def test_a_mistake_in_the_file_of_tools_is_found_by_the_check(
+    right: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tools.yaml").write_text("tools: [{function: 'mine.py:other'}]\n")
+    section = "actor_rollout_ref.rollout.multi_turn"
+    argv = [*right, f"{section}.enable=True", f"{section}.tool_config_path={tmp_path}/tools.yaml"]
+    assert "tools[0].function=mine.py:other: mine.py defines no other" in message(argv, capfd)

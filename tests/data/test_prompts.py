@@ -1,3 +1,4 @@
+import copy
 import json
 import logging
 
@@ -239,3 +240,21 @@ def test_a_prompt_that_cannot_be_answered_names_its_row(tmp_path, tiny_tokenizer
 
 def test_an_empty_system_message_is_accepted(tmp_path, tiny_tokenizer):
     dataset(write(tmp_path / "a.jsonl", [[{"role": "system", "content": ""}, ASKED]]), tiny_tokenizer)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_tools_that_the_template_shows_are_part_of_a_prompt_and_of_its_length(tmp_path, tiny_tokenizer, workers):
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    tokenizer.chat_template = "{{ tools | tojson if tools else '' }}" + tokenizer.chat_template
+    tools = [{"type": "function", "function": {"name": "calculator"}}]
+    path = write(tmp_path / "a.jsonl", ["short", words(100)])
+    plain, shown = (dataset(path, tokenizer, max_prompt_length=500, tools=given) for given in (None, tools))
+    assert "calculator" in tokenizer.decode(shown[0].prompt_ids)
+    added = len(shown[0].prompt_ids) - len(plain[0].prompt_ids)
+    assert added > 0
+    limit = len(plain[1].prompt_ids)
+    options = {"max_prompt_length": limit, "filter_overlong_prompts": True, "filter_overlong_prompts_workers": workers}
+    assert len(dataset(path, tokenizer, **options)) == 2
+    assert len(dataset(path, tokenizer, tools=tools, **options)) == 1
+    with pytest.raises(UserError, match=f"the rendered prompt has {limit + added} tokens"):
+        dataset(path, tokenizer, max_prompt_length=limit, tools=tools)

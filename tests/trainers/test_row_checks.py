@@ -28,7 +28,12 @@ def write(path: Path, *rows: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("bad", "words"), [*BAD, ({"agent_name": "magic"}, "there is no agent 'magic'; known: .*single_turn")]
+    ("bad", "words"),
+    [
+        *BAD,
+        ({"agent_name": "magic"}, "there is no agent 'magic'; known: .*single_turn"),
+        ({"agent_name": "tool_agent"}, r"agent_name is 'tool_agent', which converses: .*multi_turn\.enable=True"),
+    ],
 )
 @pytest.mark.parametrize("truncation", ["error", "left"])
 def test_a_row_that_training_could_not_use_is_named(

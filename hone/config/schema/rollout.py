@@ -9,6 +9,7 @@ from .base import Node, OpenNode, key, node, ref
 ACTOR = "actor_rollout_ref.actor"
 EngineName = Literal["hf", "vllm", "sglang"]
 EngineDtype = Literal["auto", "bfloat16", "float16", "float32"]
+CallFormat = Literal["auto", "hermes", "qwen3_coder", "llama3_json", "gpt-oss", "glm"]
 LoadFormat = Literal[
     "auto", "hf", "dtensor", "megatron", "safetensors", "dummy", "dummy_hf", "dummy_dtensor", "dummy_megatron"
 ]
@@ -43,15 +44,29 @@ class EngineKwargs(Node):
 
 
 class MultiTurnConfig(Node):
-    """Conversations with tools."""
+    """Conversations with tools and simulated users."""
 
-    enable: bool = key(False, "Let the model call tools and go on.")
+    enable: bool = key(False, "Let the model call tools and go on, and let a simulated user answer it.")
     max_turns: int | None = key(None, "Most turns of the model in one trajectory; null is max_model_len // 3.", ge=1)
     tool_config_path: str | None = key(None, "YAML file that lists the tools.")
-    completion_callback: str | None = key(None, "Function called after each turn.")
-    use_inference_chat_template: bool = key(False, "Render turns as at inference instead of as in training.")
-    enable_tokenization_sanity_check: bool = key(True, "Compare the ids of the turns with those of the whole chat.")
-    max_tool_response_length: int = key(256, "Longest answer of a tool, in characters.", ge=1)
+    interaction_config_path: str | None = key(None, "YAML file that lists the simulated users.")
+    format: CallFormat = key("auto", "How the model writes calls; auto takes what its chat template is written for.")
+    completion_callback: str | None = key(
+        None,
+        "Function called with the row and the messages after each turn of the model: FILE.py:NAME or package.NAME.",
+    )
+    use_inference_chat_template: bool = key(
+        False,
+        "Continue from the conversation as the chat template renders it at inference; earlier turns that it changes "
+        "(reasoning left out, for example) are then context and not trained. False keeps all tokens as sampled.",
+    )
+    enable_tokenization_sanity_check: bool = key(
+        True, "Compare the ids that grew turn by turn with those of the whole conversation, and say where they part."
+    )
+    max_parallel_calls: int | None = key(None, "Most calls of one turn, which run at once; null is any number.", ge=1)
+    tool_timeout: float = key(60.0, "Seconds that a call of a tool, an interaction or the callback may take.", gt=0)
+    max_tool_response_length: int = key(256, "Longest answer of a tool, in characters; more is cut, with a mark.", ge=1)
+    tool_response_truncate_side: Literal["left", "middle", "right"] = key("middle", "Where a longer answer is cut.")
 
 
 class CustomServer(Node):
@@ -65,7 +80,9 @@ class AgentConfig(Node):
     """What happens between a prompt and a finished trajectory."""
 
     custom_async_server: CustomServer = node(CustomServer)
-    default_agent_loop: str = key("single_turn", "Agent that runs rows without an agent_name of their own.")
+    default_agent_loop: str = key(
+        "single_turn", "Agent that runs rows without an agent_name of their own; tools with multi_turn.enable."
+    )
     agent_loop_path: str | None = key(None, "Python file that registers more agents.")
 
 

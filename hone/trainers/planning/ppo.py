@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from hone.agents import load_surroundings
 from hone.cluster import Dealing
 from hone.config import Loaded
 from hone.config.schema.ppo import PPOConfig
@@ -200,4 +201,6 @@ def _rows(config: PPOConfig, *, training: bool) -> int:
         assert files is not None
         return count_rows(files, most)
     name = data.tokenizer or config.actor_rollout_ref.model.path
-    return len(prompts(config, load_tokenizer(name, trust_remote_code=data.trust_remote_code), training=training))
+    tokenizer = load_tokenizer(name, trust_remote_code=data.trust_remote_code)
+    surroundings = load_surroundings(config.actor_rollout_ref.rollout.multi_turn)
+    return len(prompts(config, tokenizer, surroundings, training=training))

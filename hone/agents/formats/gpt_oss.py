@@ -1,0 +1,38 @@
+"""gpt-oss's format (harmony): messages in channels; one whose header says to=functions.NAME is a call."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from hone.agents.formats.call import Said, Schemas, ToolCall
+
+END = r"<\|end\|>|<\|call\|>|<\|return\|>"
+# What the template writes before a turn, <|start|>assistant, is not part of the turn's first message.
+HEADER = r"[^<]*(?:<\|(?:channel|constrain)\|>[^<]*)*"
+MESSAGE = re.compile(rf"(?:<\|start\|>)?({HEADER})<\|message\|>(.*?)(?:{END}|$)", re.DOTALL)
+RECIPIENT = re.compile(r"to=functions\.([\w.\-]+)")
+CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+
+
+def parse(text: str, schemas: Schemas) -> Said:
+    calls: list[ToolCall] = []
+    words: list[str] = []
+    thoughts: list[str] = []
+    for header, body in MESSAGE.findall(text):
+        recipient, channel = RECIPIENT.search(header), CHANNEL.search(header)
+        if recipient:
+            calls.append(_call(recipient[1], body))
+        else:
+            (thoughts if channel and channel[1] == "analysis" else words).append(body)
+    return Said("".join(words), tuple(calls), "".join(thoughts))
+
+
+def _call(name: str, body: str) -> ToolCall:
+    try:
+        arguments = json.loads(body or "{}", strict=False)
+    except (json.JSONDecodeError, RecursionError) as problem:
+        return ToolCall(name, {}, f"the arguments are not valid JSON: {problem}")
+    if not isinstance(arguments, dict):
+        return ToolCall(name, {}, f"the arguments must be an object, not {body:.80}")
+    return ToolCall(name, arguments)

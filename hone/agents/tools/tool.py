@@ -1,0 +1,77 @@
+"""What a tool is: a schema that the model reads, and what a call of it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hone.errors import UserError
+
+Schema = dict[str, Any]  # name, description, parameters (a JSON schema of an object)
+
+
+class Tool:
+    """Base of tools; one object serves all trajectories of a process, and what belongs to one of them is its state.
+
+    Every method may be `async`; plain ones run in a thread. `schema` is the class's own, for when the file that lists
+    the tool gives none.
+    """
+
+    schema: Schema | None = None
+    keeps_time: bool = False  # true: it limits its calls itself, and no other limit is put on them
+
+    def __init__(self, config: Mapping[str, Any], schema: Schema) -> None:
+        self.config = config
+        self.schema = schema
+
+    def create(self, **arguments: Any) -> Any:
+        """The state of one trajectory, made when it begins. `arguments` are its row's create_kwargs."""
+        if arguments:
+            raise UserError(f"takes no create_kwargs, and the row gives {', '.join(arguments)}")
+
+    def execute(self, state: Any, arguments: dict[str, Any]) -> Any:
+        """A text, a hone.agents.Reply, or anything that JSON can write. What it raises, the model reads; a UserError
+        ends the run."""
+        raise NotImplementedError
+
+    def reward(self, state: Any) -> float:
+        """Added to the last turn's reward, when the trajectory has ended."""
+        return 0.0
+
+    def release(self, state: Any) -> Any:
+        """Frees what `create` took; also called when the trajectory ends in an error."""
+
+
+class FunctionTool(Tool):
+    """A function whose arguments are the model's, without a state."""
+
+    def __init__(self, function: Callable[..., Any], schema: Schema) -> None:
+        super().__init__({}, schema)
+        self.function = function
+
+
+def function_schema(given: Any, *, where: str) -> Schema:
+    """The inner part of `{"type": "function", "function": {...}}`, or what was given without that shell."""
+    schema = given.get("function", given) if isinstance(given, Mapping) else given
+    expected = "expected name, description and parameters (a JSON schema of an object), with or without type: function"
+    if not isinstance(schema, Mapping) or not isinstance(schema.get("name"), str) or not schema["name"]:
+        raise UserError(f"{where} has no name: {expected}")
+    parameters = schema.get("parameters") or {"type": "object", "properties": {}}
+    if not isinstance(parameters, Mapping) or not isinstance(parameters.get("properties", {}), Mapping):
+        raise UserError(f"{where}: parameters is {parameters!r:.80}: {expected}")
+    return {"name": schema["name"], "description": str(schema.get("description", "")), "parameters": dict(parameters)}
+
+
+def schema_of(function: Callable[..., Any], *, where: str) -> Schema:
+    """From the type hints and the docstring (Google's style, with a line for every argument)."""
+    from transformers.utils import get_json_schema
+
+    try:
+        return function_schema(get_json_schema(function), where=where)
+    except UserError:
+        raise
+    except Exception as problem:  # transformers raises several kinds, each a sentence on the function
+        raise UserError(
+            f"{where} gives no schema: {problem} Write type hints and a docstring with an `Args:` section, or a "
+            "tool_schema beside it."
+        ) from problem
