@@ -37,7 +37,7 @@ SECTIONS_DESCRIBED = ("algorithm.", "actor_rollout_ref.actor.policy_loss.", "rew
 
 def commands(text: str) -> list[list[str]]:
     """The indented `hone` command lines of a text that are complete, as argument lists without `hone`."""
-    lines = re.findall(r"^ {4}(hone (?:ppo|sft|generate|eval)\b.*)$", text.replace("\\\n", " "), flags=re.M)
+    lines = re.findall(r"^ {4}(hone (?:ppo|sft|generate|eval)\b(?!:).*)$", text.replace("\\\n", " "), flags=re.M)
     return [shlex.split(line)[1:] for line in lines if "..." not in line and "--config-" not in line]
 
 

@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .checkpoint_contents import checkpoint_notices
-from .conversations import conversation_notices
 from .lora import lora_notices
 from .resting import resting_notices
 from .schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
@@ -46,7 +45,6 @@ def notices(config: Node, user_keys: Collection[str]) -> Iterator[str]:
         yield from _sampling(config)
         yield from _idle_keys(config, user_keys)
         yield from _compile(config, user_keys)
-        yield from conversation_notices(config, user_keys)
     if isinstance(config, (PPOConfig, SFTConfig)):
         yield from resting_notices(config, user_keys)
         yield from checkpoint_notices(config)
