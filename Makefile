@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test test-slow check format bench clean
+.PHONY: demo test test-slow check format docs bench clean
 
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -31,6 +31,9 @@ check: $(VENV)/.installed
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.installed
+	$(BIN)/hone config docs docs
 
 bench: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[bench]"

@@ -21,7 +21,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 
-from hone.agents import Trajectory
+from hone.agents import Trajectory, compact
 from hone.batch import Batch
 from hone.cluster import Role
 from hone.cluster.dealing import Dealing, join, shares
@@ -52,7 +52,7 @@ class Actor:
 
 
 class Rollout:
-    """Gives back trajectories that were made beforehand."""
+    """Gives back trajectories that were made beforehand, as a rank sends them: compact and decoded."""
 
     def __init__(self, made: Sequence[Trajectory]) -> None:
         self.made = made
@@ -104,10 +104,8 @@ def made_up(count: int, tokens: int, vocabulary: int) -> list[Trajectory]:
     prompts = torch.randint(5, vocabulary, (count // SAMPLES, PROMPT_TOKENS), generator=generator).tolist()
     responses = torch.randint(5, vocabulary, (count, length), generator=generator).tolist()
     ones, logprobs, versions = [1] * length, [-1.5] * length, [0] * length
-    return [
-        Trajectory(prompts[i // SAMPLES], response, list(ones), list(logprobs), list(versions), "length")
-        for i, response in enumerate(responses)
-    ]
+    rows = (Trajectory(prompts[i // SAMPLES], r, ones, logprobs, versions, "length") for i, r in enumerate(responses))
+    return [compact(row, " ".join(map(str, row.response_ids))) for row in rows]
 
 
 def trainer_of(directory: Path, options: argparse.Namespace) -> PPOTrainer:

@@ -6,14 +6,14 @@ import pytest
 
 from tests.tiny import build_arithmetic, build_tiny_model
 
-SHOWN: set[str] = set()  # every key that a collected test shows the effect of, slow ones included
+SHOWN: dict[tuple[str, str], str] = {}  # (command, key) -> a collected test that shows its effect, slow ones included
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for mark in item.iter_markers("shows"):
-            SHOWN.update(mark.args)
+            SHOWN.update(dict.fromkeys(mark.args, item.nodeid))
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ from hone.algorithms import (
 )
 from hone.config.check import cross_field_problems
 from hone.config.load import preview
+from hone.config.pages import PAGES as GENERATED
 from hone.config.presets import DEFAULT_PRESET, PRESETS
 from hone.config.schema import PPOConfig
 from hone.config.schema.walk import document, knows
@@ -28,6 +29,7 @@ from hone.config.support import unsupported
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "README.zh.md", *DOCS]
+WRITTEN = [page for page in PAGES if page.name not in GENERATED]  # by hand; the others are made from the schema
 TEXT = (ROOT / "docs" / "algorithms.md").read_text()
 ABBREVIATED = {"actor": "actor_rollout_ref.actor", "rollout": "actor_rollout_ref.rollout"}
 SECTIONS_DESCRIBED = ("algorithm.", "actor_rollout_ref.actor.policy_loss.", "reward_model.overlong_buffer.")
@@ -100,7 +102,7 @@ def test_every_key_of_an_algorithm_is_named():
     assert sorted(wanted - set(keys_in(TEXT))) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
 def test_every_key_in_backticks_exists(page):
     schemas = [PRESETS[preset].schema for preset in DEFAULT_PRESET.values()]
     unknown = [key for key in keys_in(page.read_text()) if not any(knows(schema, key) for schema in schemas)]

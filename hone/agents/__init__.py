@@ -8,7 +8,7 @@ from hone.agents.reply import Reply
 from hone.agents.single_turn import SingleTurn
 from hone.agents.tool_agent import ToolAgent
 from hone.agents.tools import Tool
-from hone.agents.trajectory import Trajectory, to_batch
+from hone.agents.trajectory import Trajectory, compact, to_batch
 
 __all__ = [
     "LLM",
@@ -21,6 +21,7 @@ __all__ = [
     "Tool",
     "ToolAgent",
     "Trajectory",
+    "compact",
     "load_agents",
     "load_surroundings",
     "make_agent",

@@ -38,7 +38,7 @@ class LLM:
         Only the first token of the first call is drawn at `first_temperature`.
         """
         ids = list(prompt_ids)
-        if not ids or not all(isinstance(i, Integral) for i in ids):
+        if not ids or not all(issubclass(kind, Integral) for kind in set(map(type, ids))):
             raise TypeError(f"llm.generate takes a list of token ids, at least one, and not {prompt_ids!r:.80}")
         if min(ids) < 0 or (self.vocabulary is not None and max(ids) >= self.vocabulary):
             wrong = min(ids) if min(ids) < 0 else max(ids)

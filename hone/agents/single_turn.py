@@ -10,6 +10,7 @@ from hone.data.prompts import Sample
 
 @register_agent("single_turn_agent")  # how verl's rows call it
 @register_agent("single_turn")
+@register_agent("single_turn_agent")  # as rows and command lines written for verl name it
 class SingleTurn:
     async def run(self, sample: Sample, llm: LLM) -> Trajectory:
         answer = await llm.generate(sample.prompt_ids)

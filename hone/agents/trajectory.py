@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ class Trajectory:
     stop_reason:   stop, or length when a limit ended it: it is then counted as truncated
     num_turns:     for the metrics; None counts the runs of 1 in the mask
     turn_rewards:  one for each of the first turns, a turn being a run of 1 in the mask; added to the final score
+    text:          the response decoded; the rank that made it fills it in
     """
 
     prompt_ids: list[int]
@@ -32,6 +34,15 @@ class Trajectory:
     stop_reason: str
     num_turns: int | None = None
     turn_rewards: list[float] = field(default_factory=list)
+    text: str = ""
+
+
+def compact(trajectory: Trajectory, text: str) -> Trajectory:
+    """The same with arrays for lists, quick to send and to put together, its turns counted, and with `text`."""
+    kinds = {"prompt_ids": np.int32, "response_ids": np.int32, "response_mask": np.int8, "versions": np.int32}
+    arrays: dict[str, Any] = {name: np.asarray(getattr(trajectory, name), kind) for name, kind in kinds.items()}
+    logprobs: Any = np.asarray(trajectory.logprobs, np.float32)
+    return replace(trajectory, **arrays, logprobs=logprobs, num_turns=_turns(trajectory), text=text)
 
 
 def to_batch(trajectories: Sequence[Trajectory], samples: Sequence[Sample]) -> Batch:
@@ -70,8 +81,8 @@ def _turns(trajectory: Trajectory) -> int:
 
 def turn_ends(response_mask: Sequence[int]) -> list[int]:
     """The place of the last token of every turn: of every run of 1."""
-    sampled = [i for i, trainable in enumerate(response_mask) if trainable]
-    return [i for i, following in zip(sampled, [*sampled[1:], -1], strict=False) if following != i + 1]
+    sampled = np.asarray(response_mask, dtype=bool)
+    return (np.flatnonzero(sampled & ~np.append(sampled[1:], False))).tolist()
 
 
 def _empty(starts: np.ndarray, fill: int, dtype: type) -> np.ndarray:

@@ -70,11 +70,15 @@ def diagnostics(
     share (sum w)^2 / (n sum w^2), and the shares of weights outside the bounds count tokens at level token and
     trajectories otherwise; without bounds the shares are 0.
     """
-    if not bool(mask.any()):
+    trained = mask.nonzero().squeeze(1)
+    if not len(trained):
         return {}
+    # From here on without the rest: what is under the mask may be anything, and most of a batch.
+    old_logprobs, rollout_logprobs = old_logprobs[trained], rollout_logprobs[trained]
+    segment_ids, mask = segment_ids[trained], mask[trained]
     q = _log_ratio(old_logprobs, rollout_logprobs, mask)
     per_trajectory = -_per_segment_mean(q, mask, segment_ids)
-    weights = q[mask].double().exp()
+    weights = q.double().exp()
     sampled = weights
     if level != "token":
         sampled = _per_segment_mean(select(_weights(q, mask, segment_ids, level), mask), mask, segment_ids)
@@ -88,7 +92,7 @@ def diagnostics(
         "rollout_corr/share_above": (sampled > upper).double().mean(),
         "rollout_corr/share_below": (sampled < lower).double().mean(),
     }
-    difference = (old_logprobs[mask].double().exp() - rollout_logprobs[mask].double().exp()).abs()
+    difference = (old_logprobs.double().exp() - rollout_logprobs.double().exp()).abs()
     values["training/rollout_probs_diff_max"] = difference.max()
     values["training/rollout_probs_diff_mean"] = difference.mean()
     values["training/rollout_probs_diff_std"] = difference.std() if len(difference) > 1 else torch.zeros(())

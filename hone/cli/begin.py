@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 
-from hone.config import Loaded, load
+from hone.cli.preflight import load_and_check
+from hone.config import Loaded
 
 
 def begin(command: str, argv: list[str]) -> Loaded:
-    """The checked configuration. Nothing heavy is imported before it is known to be right."""
-    loaded = load(command, argv)
+    """The checked configuration. Of what is heavy only that is imported which the check of it needs."""
     # Read once by the libraries when they are first imported.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-
     from hone.tracking.console import console, set_up_logging
 
     set_up_logging()
-    from hone.cli.preflight import check_before_start
-
-    check_before_start(loaded.config)
+    loaded = load_and_check(command, argv)
     for notice in loaded.notices:
         console.print(f"note: {notice}", style="yellow", markup=False)
     return loaded

@@ -3,24 +3,52 @@ the GPU, and whether a model that is on no disk can be had from the hub."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
+from hone.config import ConfigError, Loaded, load
 from hone.config.paths import models_of
 from hone.config.schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
 from hone.config.schema.base import Node
+from hone.errors import UserError
 from hone.user_code import load_function
 
+AGENT = "actor_rollout_ref.rollout.agent"
 
-def check_before_start(config: Node) -> None:
-    """Raises UserError for the first that a run would fail on. Imports only what the configuration asks for."""
+
+def load_and_check(command: str, argv: Sequence[str]) -> Loaded:
+    """The configuration, with everything that is wrong with it in one error, this module's findings included."""
+    try:
+        loaded = load(command, argv)
+    except ConfigError as error:
+        others = [] if error.config is None else list(findings(error.config, error.faulty))
+        raise ConfigError(command, error.problems, others=others) from error
+    if found := list(findings(loaded.config)):
+        raise UserError(found[0]) if len(found) == 1 else ConfigError(command, [], others=found)
+    return loaded
+
+
+def findings(config: Node, faulty: Collection[str] = ()) -> Iterator[str]:
+    """What a run would fail on, one message each. Imports only what the configuration asks for. Keys that are `faulty`
+    already, and the sections that they are in, are left alone."""
+    for check in _checks(config, frozenset(faulty)):
+        try:
+            check()
+        except UserError as mistake:
+            yield str(mistake)
+
+
+def _checks(config: Node, faulty: frozenset[str]) -> Iterator[Callable[[], object]]:
     for section, path, name in _functions(config):
-        load_function(path, name, section=section)
-    if isinstance(config, PPOConfig):
-        _check_agents(config)
+        if not faulty & {f"{section}.path", f"{section}.name"}:
+            yield partial(load_function, path, name, section=section)
+    if isinstance(config, PPOConfig) and not faulty & {f"{AGENT}.agent_loop_path", f"{AGENT}.default_agent_loop"}:
+        yield partial(_check_agents, config)
     if isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
-        _check_device(config)
+        yield partial(_check_device, config)
     for key, path in models_of(config).items():
-        _check_model(key, path)
+        if key not in faulty:
+            yield partial(_check_model, key, path)
 
 
 def _functions(config: Node) -> Iterator[tuple[str, str, str]]:

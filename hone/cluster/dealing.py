@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapreplace
 from typing import Any
 
 import torch
@@ -34,11 +35,11 @@ class Dealing:
         """Longest unit first, each to the rank that has the fewest tokens."""
         cost = [sum(lengths[row] for row in unit) for unit in units]
         dealt: list[list[int]] = [[] for _ in range(ranks)]
-        tokens = [0] * ranks
+        least = [(0, 0, rank) for rank in range(ranks)]  # a heap of (tokens, rows, rank)
         for unit in sorted(range(len(units)), key=lambda u: -cost[u]):
-            rank = min(range(ranks), key=lambda r: (tokens[r], len(dealt[r])))
+            tokens, count, rank = least[0]
             dealt[rank] += units[unit]
-            tokens[rank] += cost[unit]
+            heapreplace(least, (tokens + cost[unit], count + len(units[unit]), rank))
         return dealt
 
 

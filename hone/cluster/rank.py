@@ -48,14 +48,15 @@ class RankProcess:
         """Host and process id, for messages."""
         return socket.gethostname(), os.getpid()
 
-    def meet(self, size: int, host: str, port: int, device: str, threads: int) -> None:
-        """Joins the other ranks. Everybody must call it."""
+    def meet(self, size: int, host: str, port: int, device: str, threads: int, neighbours: int) -> None:
+        """Joins the other ranks. Everybody must call it. `neighbours` ranks share a machine, whose cores Ray may have
+        been told to be more than they are."""
         if device == "cuda" and not has_gpu():
             raise UserError(
                 f"rank {self.rank} on {socket.gethostname()} was given a GPU by Ray, but torch sees none there: "
                 "install a build of torch for that GPU, or set trainer.device=cpu"
             )
-        torch.set_num_threads(threads)
+        torch.set_num_threads(max(min(threads, (os.cpu_count() or 1) // neighbours), 1))
         # gloo beside nccl: weights that are kept in CPU memory are gathered there.
         backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
         dist.init_process_group(

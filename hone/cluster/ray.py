@@ -60,7 +60,8 @@ class RayExecutor:
         if options.nodes == 1:
             host = "127.0.0.1"
         threads = max(int(ray.cluster_resources().get("CPU", 1)) // options.ranks, 1)
-        meet = [actor.meet.remote(options.ranks, host, port, self.kind, threads) for actor in self.actors]
+        where = (host, port, self.kind, threads, options.ranks_per_node)
+        meet = [actor.meet.remote(options.ranks, *where) for actor in self.actors]
         self._wait(meet, "meet the others", options.deadline)
         self._wait([actor.build.remote(dict(roles)) for actor in self.actors], "build its models")
         return {name: RayGroup(self, name, role.ranks_per_share) for name, role in roles.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from os.path import expanduser  # leaves the home of a user who does not exist as it is written
 from pathlib import Path
 
 from .problems import ConfigError, Problem
@@ -46,12 +47,12 @@ def _next_value(command: str, flag: str, arguments: Iterator[str]) -> str:
 
 def _to_command_line(flags: dict[str, str], overrides: list[str]) -> CommandLine:
     name = flags.get("name")
-    config_dir = Path(flags["path"]).expanduser() if "path" in flags else None
+    config_dir = Path(expanduser(flags["path"])) if "path" in flags else None
     if name is None:
         return CommandLine(config_dir, None, overrides)
     for ending in (".yaml", ".yml"):
         name = name.removesuffix(ending)
-    path = Path(name).expanduser()
+    path = Path(expanduser(name))
     if path.is_absolute():  # --config-name /runs/a.yaml needs no --config-path
         return CommandLine(path.parent, path.name, overrides)
     return CommandLine(config_dir, name, overrides)

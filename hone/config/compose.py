@@ -4,35 +4,44 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .command_line import CommandLine, parse_command_line
+from .names import chooses_a_group, is_other_name
 from .overrides import apply_overrides, not_a_section, parse_overrides
 from .presets import DEFAULT_PRESET, PRESETS, Preset, register_with_hydra
-from .problems import ConfigError, Problem
-from .schema.walk import document
+from .problems import ConfigError, Problem, in_brief
+from .schema.walk import document, knows
 from .suggest import nearest_choice
 from .tree import Tree, get, leaves, merge, put
+
+# What YAML, OmegaConf and Hydra raise over a file: ValueError also stands for bytes that are no text, OSError for files
+# that hold a single number.
+UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, OSError, RecursionError)
 
 
 @dataclass
 class Composition:
-    """A raw tree with interpolations as text, and which of its keys the user set."""
+    """A raw tree with interpolations as text, and which of its keys the user set; `overridden` are those of the command
+    line, the others are of `file`."""
 
     preset: Preset
     defaults: Tree
     tree: Tree
     user_keys: set[str]
     problems: list[Problem]
+    overridden: set[str] = field(default_factory=set)
+    file: Path | None = None
 
 
 def compose(command: str, argv: Sequence[str]) -> Composition:
@@ -42,17 +51,37 @@ def compose(command: str, argv: Sequence[str]) -> Composition:
     overrides, problems = parse_overrides([text for text in line.overrides if text not in groups])
     try:
         composition = _from_sources(command, line, groups)
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-        file = line.config_name or command
-        fix = "correct the file"
-        raise ConfigError(command, [Problem(file, f"cannot be composed: {error}", "", fix), *problems]) from error
+    except UNREADABLE as error:
+        file, wrong = line.config_name or command, f"cannot be composed: {_reason(error)}"
+        raise ConfigError(command, [Problem(file, wrong, "", "correct the file"), *problems]) from error
     schema = composition.preset.schema
     flattened = _restore_sections(composition)
+    overrides = [_group_as_key(command, override) for override in overrides]
     found = apply_overrides(
-        overrides, composition.tree, schema=schema, defaults=composition.defaults, user_keys=composition.user_keys
+        overrides,
+        composition.tree,
+        schema=schema,
+        known=lambda key: knows(schema, key) or is_other_name(command, key),
+        defaults=composition.defaults,
+        user_keys=composition.user_keys,
     )
+    said = {key for override in overrides for key, _ in leaves({override.key_or_group: override.value()})}
+    composition.overridden = said & composition.user_keys
     composition.problems = [*problems, *flattened, *found]
     return composition
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply, or its defaults list leads back to it"
+    return in_brief(" ".join(str(error).split()))
+
+
+def _group_as_key(command: str, override: Override) -> Override:
+    """`engine=fsdp` chooses one of verl's files, which hone has not: kept under a name of its own, to be judged."""
+    if chooses_a_group(command, override.key_or_group) and not isinstance(override.value(), dict):
+        return replace(override, key_or_group=f"{override.key_or_group}=")
+    return override
 
 
 def _restore_sections(composition: Composition) -> list[Problem]:
@@ -74,7 +103,7 @@ def _is_group(override: str, config_dir: Path | None) -> bool:
 
 def _from_sources(command: str, line: CommandLine, groups: list[str]) -> Composition:
     path = _config_file(command, line)
-    written = _read_yaml(command, path) if path else {}
+    written = read_yaml(command, path) if path else {}
     preset = _preset_of(command, written) if path else PRESETS[line.config_name or DEFAULT_PRESET[command]]
     defaults = preset.tree()
     user_keys = {key for key, _ in leaves(written) if key.split(".")[0] != "defaults"}
@@ -82,7 +111,7 @@ def _from_sources(command: str, line: CommandLine, groups: list[str]) -> Composi
         folder = path.parent if path else line.config_dir or Path.cwd()
         written = _compose_with_hydra(folder, path.stem if path else str(line.config_name), groups)
         user_keys |= {key for key, value in leaves(written) if get(defaults, key, None) != value}
-    return Composition(preset, defaults, merge(copy.deepcopy(defaults), written), user_keys, [])
+    return Composition(preset, defaults, merge(copy.deepcopy(defaults), written), user_keys, [], file=path)
 
 
 def _config_file(command: str, line: CommandLine) -> Path | None:
@@ -103,17 +132,29 @@ def _config_file(command: str, line: CommandLine) -> Path | None:
 
 def _no_file(key: str, wrong: str, command: str, folder: Path) -> Problem:
     presets = [name for name, preset in PRESETS.items() if preset.command == command]
-    files = sorted(path.stem for path in folder.glob("*.y*ml")) if folder.is_dir() else []
+    files = sorted(path.stem for path in folder.glob("*.y*ml") if path.is_file()) if folder.is_dir() else []
     near = nearest_choice(key, presets + files)
     fix = f"did you mean {near}?" if near else "write --config-path DIR --config-name NAME"
     return Problem(key, wrong, "one of " + ", ".join(presets + files[:10]), fix)
 
 
-def _read_yaml(command: str, path: Path) -> Tree:
+def read_yaml(command: str, path: Path) -> Tree:
+    """What a file says, as it is written."""
     written = OmegaConf.to_container(OmegaConf.load(path))
     if not isinstance(written, dict):
         raise ConfigError(command, [Problem(str(path), "holds no keys", "a YAML mapping", "write key: value lines")])
-    return {str(key): value for key, value in written.items()}
+    if not isinstance(written.get("defaults", []), list):
+        wrong, fix = f"is {written['defaults']!r}", f"write defaults: [{DEFAULT_PRESET[command]}, _self_]"
+        raise ConfigError(command, [Problem("defaults", wrong, "a list of presets and files", fix)])
+    tree: Tree = _with_text_keys(written)
+    return tree
+
+
+def _with_text_keys(value: Any) -> Any:
+    """YAML reads the keys 1 and yes as a number and a boolean."""
+    if isinstance(value, dict):
+        return {str(name): _with_text_keys(below) for name, below in value.items()}
+    return value
 
 
 def _preset_of(command: str, written: Tree) -> Preset:
@@ -130,5 +171,5 @@ def _compose_with_hydra(folder: Path, name: str, groups: list[str]) -> dict[str,
     register_with_hydra()
     with initialize_config_dir(version_base="1.3", config_dir=str(folder.absolute())):
         config = hydra_compose(config_name=name, overrides=groups)
-    composed: dict[str, Any] = OmegaConf.to_container(config)  # type: ignore[assignment]
+    composed: dict[str, Any] = _with_text_keys(OmegaConf.to_container(config))
     return composed

@@ -1,8 +1,8 @@
-"""Rules about conversations of several turns: who answers the model, and keys that rest while nobody does."""
+"""Rules about conversations of several turns: who answers the model."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from .problems import Problem
 from .schema import PPOConfig
@@ -32,9 +32,3 @@ def conversation_files(config: PPOConfig) -> dict[str, str | None]:
     keys = config.actor_rollout_ref.rollout.multi_turn
     named = ("tool_config_path", "interaction_config_path") if keys.enable else ()
     return {f"{SECTION}.{name}": getattr(keys, name) for name in named}
-
-
-def conversation_notices(config: PPOConfig, user_keys: Collection[str]) -> Iterator[str]:
-    rest = sorted(key for key in user_keys if key.startswith(f"{SECTION}.") and key != f"{SECTION}.enable")
-    if rest and not config.actor_rollout_ref.rollout.multi_turn.enable:
-        yield f"{SECTION}.enable=False: nothing is left to do for " + ", ".join(rest)

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from .places import impossible_path
 from .problems import Problem
 from .schema import PPOConfig, SFTConfig
 from .schema.model import LoraKeys
@@ -45,7 +46,9 @@ def adapter_problems(config: PPOConfig | SFTConfig) -> Iterator[Problem]:
         if keys.trains_adapter and find_spec("peft") is None:
             key = f"{section}.lora_rank" if path is None else f"{section}.lora_adapter_path"
             yield Problem(key, "peft is not installed", "the package peft", 'pip install "hone-rl[lora]"')
-        if path is not None:
+        if path is not None and (problem := impossible_path(f"{section}.lora_adapter_path", path)):
+            yield problem
+        elif path is not None:
             yield from _adapter(section, keys, Path(path).expanduser())
 
 

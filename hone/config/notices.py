@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .checkpoint_contents import checkpoint_notices
-from .conversations import conversation_notices
 from .lora import lora_notices
+from .resting import resting_notices
 from .schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
 from .schema.base import Node
 
@@ -45,8 +45,8 @@ def notices(config: Node, user_keys: Collection[str]) -> Iterator[str]:
         yield from _sampling(config)
         yield from _idle_keys(config, user_keys)
         yield from _compile(config, user_keys)
-        yield from conversation_notices(config, user_keys)
     if isinstance(config, (PPOConfig, SFTConfig)):
+        yield from resting_notices(config, user_keys)
         yield from checkpoint_notices(config)
         yield from lora_notices(config, user_keys)
     if isinstance(config, EvaluationConfig) and "data.prompt_key" in user_keys:
@@ -95,6 +95,11 @@ def _sampling(config: PPOConfig) -> Iterator[str]:
         yield f"{ROLLOUT}.mode=sync: trajectories are taken as they finish all the same, with the same result"
     if config.data.val_files is None:
         yield "data.val_files=null: nothing is validated"
+    if config.data.val_batch_size is not None:
+        yield (
+            f"data.val_batch_size={config.data.val_batch_size} is deprecated: null hands the whole set to the engine, "
+            "with the same answers"
+        )
 
 
 def _idle_keys(config: PPOConfig, user_keys: Collection[str]) -> Iterator[str]:

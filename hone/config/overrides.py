@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 
 from .problems import Problem
 from .schema.base import Node
-from .schema.walk import document, knows
+from .schema.walk import document
 from .suggest import nearest_keys
 from .tree import Tree, drop, get, leaves, merge, put
 
@@ -40,7 +40,7 @@ def parse_overrides(texts: Sequence[str]) -> tuple[list[Override], list[Problem]
     for text in texts:
         try:
             override = parser.parse_override(_quote_home(text))
-        except HydraException as error:
+        except (HydraException, ValueError, RecursionError) as error:  # ValueError: a number of thousands of digits
             reason = str(error).splitlines()[0].partition(" expecting ")[0]
             problems.append(Problem(text, f"cannot be read: {reason}", _GRAMMAR, "quote a value: key='\"value\"'"))
             continue
@@ -58,6 +58,8 @@ def _quote_home(text: str) -> str:
 
 
 def _unusable(text: str, override: Override) -> Problem | None:
+    if not override.key_or_group:
+        return Problem(text, "names no key", _GRAMMAR, "write the key in full")
     if override.is_sweep_override():
         fix = "write one value, or [a,b] for a list, or quote a text that holds a comma"
         return Problem(text, "is a sweep over several values", "one value", fix)
@@ -67,13 +69,19 @@ def _unusable(text: str, override: Override) -> Problem | None:
 
 
 def apply_overrides(
-    overrides: Iterable[Override], tree: Tree, *, schema: type[Node], defaults: Tree, user_keys: set[str]
+    overrides: Iterable[Override],
+    tree: Tree,
+    *,
+    schema: type[Node],
+    known: Callable[[str], bool],
+    defaults: Tree,
+    user_keys: set[str],
 ) -> list[Problem]:
     """Changes `tree` and `user_keys` in the order of the overrides."""
     docs, problems = document(schema), []
     for override in overrides:
         key = override.key_or_group
-        if not knows(schema, key):
+        if not known(key):
             problems.append(unknown_key(schema, key))
         elif override.is_delete():
             problems += _reset(override, tree, defaults, user_keys)

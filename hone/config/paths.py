@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 from .conversations import conversation_files
 from .lora import adapter_problems
+from .places import HUB_NAME, impossible_path
 from .problems import Problem
 from .schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
 from .schema.base import Node
@@ -119,6 +120,9 @@ def _writable(key: str, wanted: str | None, *, folder: bool) -> Iterator[Problem
     """What exists of the path must be folders, and the last of them must take a new entry."""
     if wanted is None:
         return
+    if problem := impossible_path(key, wanted):
+        yield problem
+        return
     path = Path(wanted).expanduser()
     if not folder and path.is_dir():
         yield Problem(key, f"{path} is a folder", "a file to write", f"set {key} to a file in it")
@@ -144,12 +148,15 @@ def _refusal(folder: Path) -> str | None:
 
 def _not_read(key: str, wanted: str | None, config: Node) -> Iterator[Problem]:
     """Whatever an output is called, it must not take the place of an input."""
-    output = None if wanted is None else Path(wanted).expanduser()
-    if output is None or not output.is_file():
+    if wanted is None or impossible_path(key, wanted) or not (output := Path(wanted).expanduser()).is_file():
         return
     for source, value in _data_files(config).items():
         for path in [value] if isinstance(value, str) else value or []:
-            if Path(path).expanduser().is_file() and output.samefile(Path(path).expanduser()):
+            if (
+                impossible_path(source, path) is None
+                and Path(path).expanduser().is_file()
+                and output.samefile(Path(path).expanduser())
+            ):
                 expected = "a file that the command does not read"
                 yield Problem(key, f"{wanted} is the file that {source} names", expected, f"set {key} to another file")
 
@@ -157,22 +164,31 @@ def _not_read(key: str, wanted: str | None, config: Node) -> Iterator[Problem]:
 def _file(key: str, path: str) -> Iterator[Problem]:
     if "://" in path:
         yield _remote(key, path)
+    elif problem := impossible_path(key, path):
+        yield problem
     elif not Path(path).expanduser().is_file():
         wrong = f"{path} is a folder" if Path(path).expanduser().is_dir() else f"there is no file {path}"
-        yield Problem(key, wrong, "a file on this machine", f"set {key} to a file that exists")
+        several = f"; several files are a list, {key}=[{path.strip('[]')}]" if "," in path else ""
+        yield Problem(key, wrong, "a file on this machine", f"set {key} to a file that exists{several}")
 
 
 def _folder(key: str, path: str) -> Iterator[Problem]:
-    if not Path(path).expanduser().is_dir():
+    if problem := impossible_path(key, path):
+        yield problem
+    elif not Path(path).expanduser().is_dir():
         yield Problem(key, f"there is no folder {path}", "a folder on this machine", f"set {key} to one that exists")
 
 
 def _model(key: str, path: str) -> Iterator[Problem]:
     """`owner/name` and `name` may be on the hub; anything else must be on disk."""
-    local = Path(path).expanduser()
     if "://" in path:
         yield _remote(key, path)
-    elif not local.is_dir() and (path.startswith(("~", ".", "/")) or path.count("/") > 1 or local.is_file()):
+        return
+    if problem := impossible_path(key, path):
+        yield problem
+        return
+    local = Path(path).expanduser()
+    if not local.is_dir() and (local.is_file() or not HUB_NAME.fullmatch(path)):
         expected = "a Hugging Face model folder, or a hub name such as owner/name"
         yield Problem(key, f"there is no folder {path}", expected, f"set {key} to a model")
     elif local.is_dir() and not (local / "config.json").exists():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -10,6 +12,7 @@ from omegaconf import OmegaConf
 
 from .schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
 from .schema.base import Node, default_tree
+from .validate import resolve
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,19 @@ class Preset:
     changes: dict[str, Any] = field(default_factory=dict)
 
     def tree(self) -> dict[str, Any]:
-        """The default tree; interpolations are left as text."""
+        """The default tree, of one's own; interpolations are left as text."""
+        return copy.deepcopy(self._tree)
+
+    def resolved(self) -> dict[str, Any]:
+        """The default tree with interpolations replaced, for keys that are at fault."""
+        return copy.deepcopy(self._resolved)
+
+    @cached_property
+    def _resolved(self) -> dict[str, Any]:
+        return resolve(self._tree, {})[0]
+
+    @cached_property
+    def _tree(self) -> dict[str, Any]:
         config = OmegaConf.create(default_tree(self.schema))
         for key, value in self.changes.items():
             OmegaConf.update(config, key, value)

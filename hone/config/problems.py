@@ -7,6 +7,15 @@ from dataclasses import dataclass
 
 from hone.errors import UserError
 
+from .schema.base import Node
+
+MOST_SHOWN = 200
+
+
+def in_brief(text: str) -> str:
+    """The beginning of a text, where it is long enough to hide the message around it."""
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -19,18 +28,26 @@ class Problem:
     involves: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        parts = [f"{self.key}: {self.wrong}"]
+        parts = [f"{in_brief(self.key)}: {self.wrong}"]
         parts += [f"expected {self.expected}"] if self.expected else []
         parts += [self.fix] if self.fix else []
         return "; ".join(parts)
 
 
 class ConfigError(UserError):
-    """All problems of one configuration."""
+    """All problems of one configuration; `others` are messages of checks that go beyond it.
 
-    def __init__(self, command: str, problems: Sequence[Problem]) -> None:
+    config: what could be made of it, with defaults in place of the `faulty` keys; None if it could not be read at all.
+    """
+
+    def __init__(
+        self, command: str, problems: Sequence[Problem], *, others: Sequence[str] = (), config: Node | None = None
+    ) -> None:
         self.command = command
         self.problems = list(problems)
-        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        lines = [f"{count} in the configuration of `hone {command}`:", *(f"  - {p}" for p in self.problems)]
+        self.config = config
+        self.faulty = frozenset(problem.key for problem in problems)
+        found = [*map(str, problems), *others]
+        count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
+        lines = [f"{count} in the configuration of `hone {command}`:", *(f"  - {text}" for text in found)]
         super().__init__("\n".join(lines))

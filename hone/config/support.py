@@ -67,6 +67,7 @@ def _except(choices: Any, *missing: str) -> tuple[str, ...]:
 ENGINES, ONE_PROCESS = "only hone's own engine is built", "a rank computes whole sequences"
 FLOATS = _except(Dtype, "fp16", "float16")
 FP16 = "half precision needs loss scaling"
+FSDP = ("fsdp", "fsdp2")
 
 
 def _fsdp(prefix: str) -> tuple[NotBuilt, ...]:
@@ -77,14 +78,16 @@ def _fsdp(prefix: str) -> tuple[NotBuilt, ...]:
     )
 
 
-def _optim(prefix: str) -> tuple[NotBuilt, ...]:
-    other = {"clip_grad": "grad_clip", "lr_decay_style": "lr_scheduler_type", "min_lr": "min_lr_ratio"}
+def _optim(role: str) -> tuple[NotBuilt, ...]:
+    """With FSDP, clip_grad is another name of grad_clip."""
+    prefix, with_fsdp = f"{role}.optim", (f"{role}.strategy", FSDP)
+    other = {"lr_decay_style": "lr_scheduler_type", "min_lr": "min_lr_ratio"}
     megatron = (
         NotBuilt(
-            f"{prefix}.{name}", (field.default,), "only Megatron's optimiser reads it",
+            f"{prefix}.{name}", (field.default,), "only Megatron's optimiser reads it", with_fsdp,
             instead=f"use {other[name]} instead" if name in other else "",
         )
-        for name, field in MegatronOptimKeys.model_fields.items()
+        for name, field in MegatronOptimKeys.model_fields.items() if name != "clip_grad"
     )  # fmt: skip
     reason = "the trainer's number of steps is used"
     return (
@@ -114,16 +117,16 @@ _DATA = (
 )
 _ACTOR = (
     NotBuilt("actor_rollout_ref.hybrid_engine", (True,), "actor and rollout always share their devices"),
-    NotBuilt(f"{ACTOR}.strategy", ("fsdp", "fsdp2"), "Megatron"),
+    NotBuilt(f"{ACTOR}.strategy", FSDP, "Megatron"),
     NotBuilt(f"{MODEL}.fused_kernel_options.impl_backend", ("torch",), "triton kernels",
              (f"{MODEL}.use_fused_kernels", (True,))),
     *_trained_model(MODEL),
     *_fsdp(f"{ACTOR}.fsdp_config"),
-    *_optim(f"{ACTOR}.optim"),
+    *_optim(ACTOR),
     *_profiler(f"{ACTOR}.profiler"),
 )  # fmt: skip
 _REF = (
-    NotBuilt(f"{REF}.strategy", ("fsdp", "fsdp2"), "Megatron"),
+    NotBuilt(f"{REF}.strategy", FSDP, "Megatron"),
     *_fsdp(f"{REF}.fsdp_config"),
     *_profiler(f"{REF}.profiler"),
 )
@@ -137,10 +140,10 @@ _ROLLOUT = (
     NotBuilt(f"{ROLLOUT}.agent.custom_async_server.path", (None,), ENGINES),
 )  # fmt: skip
 _CRITIC = (
-    NotBuilt("critic.strategy", ("fsdp", "fsdp2"), "Megatron"),
+    NotBuilt("critic.strategy", FSDP, "Megatron"),
     *_trained_model("critic.model"),
     *_fsdp("critic.model.fsdp_config"),
-    *_optim("critic.optim"),
+    *_optim("critic"),
     *_profiler("critic.profiler"),
 )
 _REWARD = (

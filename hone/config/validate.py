@@ -12,34 +12,66 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from .overrides import unknown_key
-from .problems import Problem
+from .problems import Problem, in_brief
 from .schema.base import Node
-from .schema.walk import KeyDoc, document, fields_of, is_open, section_of
+from .schema.walk import KeyDoc, document, fields_of, is_open, knows, section_of
 from .suggest import nearest_choice
 from .tree import Tree, get, leaves, put
 
+_MENTIONED = re.compile(r"\$\{([\w.\-]+)\}")
 _REFERENCE = re.compile(r"^\$\{([\w.\-]+)\}$")
 
 
-def follows(tree: Tree) -> dict[str, str]:
-    """Which keys do nothing but repeat another key's value: {key: the key it repeats}."""
-    found = {key: _REFERENCE.match(value) for key, value in leaves(tree) if isinstance(value, str)}
-    return {key: match.group(1) for key, match in found.items() if match}
+def follows(tree: Tree) -> dict[str, tuple[str, ...]]:
+    """The keys that a key's value is made of, for all keys that repeat others or mention them."""
+    found = {key: tuple(_MENTIONED.findall(value)) for key, value in leaves(tree) if isinstance(value, str)}
+    return {key: mentioned for key, mentioned in found.items() if mentioned}
 
 
-def without_echoes(problems: list[Problem], followed: Mapping[str, str]) -> list[Problem]:
+def reference(value: Any) -> str | None:
+    """The key whose value a raw value repeats, if it does nothing else."""
+    match = _REFERENCE.match(value) if isinstance(value, str) else None
+    return match.group(1) if match else None
+
+
+def without_echoes(problems: list[Problem], followed: Mapping[str, tuple[str, ...]]) -> list[Problem]:
     """Leaves out the problem of a key that only repeats another key with a problem."""
     faulty = {problem.key for problem in problems}
-    return [problem for problem in problems if followed.get(problem.key) not in faulty]
+    return [problem for problem in problems if not _echoes(problem.key, faulty, followed)]
+
+
+def _echoes(key: str, faulty: set[str], followed: Mapping[str, tuple[str, ...]]) -> bool:
+    """Keys that go round in a circle are no echoes of each other: they are the fault."""
+    sources = followed.get(key, ())
+    return not _goes_round(key, followed) and any(source in faulty for source in sources)
+
+
+def _goes_round(key: str, followed: Mapping[str, tuple[str, ...]]) -> bool:
+    reached: set[str] = set()
+    ahead = [*followed.get(key, ())]
+    while ahead:
+        source = ahead.pop()
+        if source not in reached:
+            reached.add(source)
+            ahead += followed.get(source, ())
+    return key in reached
 
 
 def strip_unknown(tree: Tree, schema: type[Node]) -> list[Problem]:
     """Removes keys that the schema does not have and reports them."""
     unknown = list(_unknown(tree, schema, ""))
-    problems = [unknown_key(schema, prefix + name) for _, prefix, name in unknown]
+    problems = [_unknown_in_file(schema, prefix, name) for _, prefix, name in unknown]
     for section, _, name in unknown:
         del section[name]
     return problems
+
+
+def _unknown_in_file(schema: type[Node], prefix: str, name: str) -> Problem:
+    key, (first, _, rest) = prefix + name, name.partition(".")
+    if rest and knows(schema, key):
+        fix = f"write it as a section, {first}: {{{rest}: VALUE}}"
+        return Problem(key, "is written with dots, as on a command line", "sections in a file", fix)
+    return unknown_key(schema, key)
 
 
 def _unknown(section: Tree, schema: type[Node], prefix: str) -> Any:
@@ -105,16 +137,24 @@ def _key_of(location: tuple[int | str, ...], docs: dict[str, KeyDoc]) -> str:
 
 def _mistyped(doc: KeyDoc, error: Any) -> Problem:
     value = error["input"]
+    shown, quoted = in_brief(repr(value)), f"quote it to make it text: {doc.key}='\"{value}\"'"
     if doc.choices:
         near = nearest_choice(value, doc.choices)
-        return Problem(doc.key, f"{value!r} is not a choice", doc.expected, f"did you mean {near}?" if near else "")
+        fix = _as_list(doc, value) or (f"did you mean {near}?" if near else "")
+        return Problem(doc.key, f"{shown} is not a choice", doc.expected, fix)
     if doc.expected.startswith("text") and isinstance(value, (int, float)):
-        fix = f"quote it to make it text: {doc.key}='\"{value}\"'"
-        return Problem(doc.key, f"{value!r} is not text", doc.expected, fix)
+        return Problem(doc.key, f"{shown} is not text", doc.expected, quoted)
     if error["type"] in ("empty", "too_short"):
         fix = "give it a value" + (", or null" if doc.expected.endswith("or null") else "")
-        return Problem(doc.key, f"{value!r} {'has an empty entry' if value else 'is empty'}", doc.expected, fix)
+        return Problem(doc.key, f"{shown} {'has an empty entry' if value else 'is empty'}", doc.expected, fix)
     if error["type"] == "too_large":
-        return Problem(doc.key, f"{value!r} is out of range", f"{doc.expected}, below 2**63", "set a smaller one")
-    wrong = f"{value!r} is out of range" if "than" in error["type"] else f"{value!r} has the wrong type"
-    return Problem(doc.key, wrong, doc.expected, "change the value")
+        return Problem(doc.key, f"{shown} is out of range", f"{doc.expected}, below 2**63", "set a smaller one")
+    wrong = f"{shown} is out of range" if "than" in error["type"] else f"{shown} has the wrong type"
+    return Problem(doc.key, wrong, doc.expected, _as_list(doc, value) or "change the value")
+
+
+def _as_list(doc: KeyDoc, value: Any) -> str:
+    """What to do about a text that holds a list's entries."""
+    if not doc.expected.startswith("a list") or not isinstance(value, str) or "," not in value:
+        return ""
+    return f"write it as a list, {doc.key}=[{value.strip('[]() ')}]"

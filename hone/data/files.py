@@ -28,8 +28,17 @@ class Row(dict[str, Any]):
             raise UserError(f"{self.where}: there is no value in column '{column}' ({key}). Add it, or remove the row.")
         return value
 
-    def text(self, column: str, key: str) -> str:
+    def inside(self, column: str, key: str, names: Sequence[str]) -> Any:
+        """What stands in a column under these names, one inside the other."""
         value = self.value(column, key)
+        for name in names:
+            if not isinstance(value, dict) or value.get(name) is None:
+                raise UserError(f"{self.where}, column '{column}': there is no {name!r} in {value!r:.80}.")
+            value = value[name]
+        return value
+
+    def text(self, column: str, key: str, names: Sequence[str] = ()) -> str:
+        value = self.inside(column, key, names)
         if not isinstance(value, str):
             raise UserError(f"{self.where}, column '{column}': expected a text, found {value!r:.80}.")
         return value

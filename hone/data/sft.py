@@ -39,6 +39,8 @@ class SFTDataset:
         max_length: int,
         prompt_key: str = "prompt",
         response_key: str = "response",
+        prompt_dict_keys: Sequence[str] = (),
+        response_dict_keys: Sequence[str] = (),
         messages_key: str | None = None,
         truncation: str = "error",
         max_samples: int = -1,
@@ -51,6 +53,8 @@ class SFTDataset:
         self.messages_key = messages_key
         self.prompt_key = prompt_key
         self.response_key = response_key
+        self.prompt_dict_keys = prompt_dict_keys
+        self.response_dict_keys = response_dict_keys
         if messages_key:
             self.rows.require(messages_key, "data.messages_key")
         else:
@@ -103,8 +107,9 @@ class SFTDataset:
 
     def _prompt_and_response(self, index: int) -> list[Message]:
         row = self.rows[index]
-        prompt = as_prompt(row.value(self.prompt_key, "data.prompt_key"), f"{row.where}, column '{self.prompt_key}'")
-        response = row.text(self.response_key, "data.response_key")
+        asked = row.inside(self.prompt_key, "data.prompt_key", self.prompt_dict_keys)
+        prompt = as_prompt(asked, f"{row.where}, column '{self.prompt_key}'")
+        response = row.text(self.response_key, "data.response_key", self.response_dict_keys)
         answer = as_messages([{"role": "assistant", "content": response}], f"{row.where}, column '{self.response_key}'")
         _refuse_empty(answer, f"{row.where}, column '{self.response_key}'")
         return [*prompt, *answer]

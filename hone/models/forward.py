@@ -9,23 +9,27 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hone.models.attention import Layout, PackedLayout, use_layouts
+from hone.models.last_layer import distinct_tokens, prune_last_layer
 from hone.models.shared_prompts import SharedPromptLayout
 from hone.models.ulysses import SequenceRanks, SlicedLayout
 
 
-def hidden_states(model: PreTrainedModel, input_ids: Tensor, lengths: Sequence[int], *, packed: bool) -> Tensor:
-    """Last hidden states [tokens, H] of sequences laid end to end in `input_ids` [tokens].
+def hidden_states(
+    model: PreTrainedModel, input_ids: Tensor, lengths: Sequence[int], index: Tensor | None = None, *, packed: bool
+) -> Tensor:
+    """Last hidden states [tokens, H] of sequences laid end to end in `input_ids` [tokens], or their rows `index`.
 
     Packed and padded give the same numbers; packed computes none for padding. The padded way goes through the model's
     own attention implementation and serves models that do not call theirs through transformers' registry.
     """
     if packed:
         use_layouts(model)
-        return run_layout(model, input_ids, PackedLayout(lengths, input_ids.device))
+        return run_layout(model, input_ids, PackedLayout(lengths, input_ids.device), index)
     ids, mask = _rectangle(input_ids, lengths)
     positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     output = model.base_model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
-    return output.last_hidden_state[mask.bool()]
+    hidden = output.last_hidden_state[mask.bool()]
+    return hidden if index is None else hidden.index_select(0, index)
 
 
 def shared_hidden_states(
@@ -39,8 +43,8 @@ def shared_hidden_states(
     """The rows `index` of `hidden_states`, packed, with every distinct prompt computed once (`SharedPromptLayout`)."""
     use_layouts(model)
     layout = SharedPromptLayout(lengths, prompt_lengths, families, input_ids.device)
-    distinct = run_layout(model, input_ids.index_select(0, layout.tokens), layout)
-    return distinct.index_select(0, layout.places.index_select(0, index))
+    places = layout.places.index_select(0, index)
+    return run_layout(model, input_ids.index_select(0, layout.tokens), layout, places)
 
 
 def sliced_hidden_states(
@@ -61,16 +65,22 @@ def sliced_hidden_states(
         layout = SharedPromptLayout(lengths, *prompts, input_ids.device)
         input_ids, index = input_ids.index_select(0, layout.tokens), layout.places.index_select(0, index)
     sliced = SlicedLayout(layout, ranks)
-    hidden, mine = run_layout(model, sliced.own(input_ids), sliced), sliced.owned(index)
-    return hidden.index_select(0, index.index_select(0, mine) - sliced.begin), mine
+    mine = sliced.owned(index)
+    return run_layout(model, sliced.own(input_ids), sliced, index.index_select(0, mine) - sliced.begin), mine
 
 
-def run_layout(model: PreTrainedModel, input_ids: Tensor, layout: Layout) -> Tensor:
-    """Last hidden states [tokens, H]; the model's attention must be set to layouts."""
+def run_layout(model: PreTrainedModel, input_ids: Tensor, layout: Layout, index: Tensor | None = None) -> Tensor:
+    """Last hidden states [tokens, H], or their rows `index` [n]; the model's attention must be set to layouts."""
+    prune_last_layer(model)
     output = model.base_model(
-        input_ids=input_ids[None], position_ids=layout.position_ids, use_cache=False, layout=layout
+        input_ids=input_ids[None],
+        position_ids=layout.position_ids,
+        use_cache=False,
+        layout=layout,
+        read_tokens=None if index is None else distinct_tokens(index, len(input_ids)),
     )
-    return output.last_hidden_state[0]
+    hidden = output.last_hidden_state[0]
+    return hidden if index is None else hidden.index_select(0, index)
 
 
 def _rectangle(input_ids: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:

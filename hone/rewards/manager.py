@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
 PROCESSES = {"naive": 1, "prime": 8}  # of reward_model.reward_manager
-TOGETHER = 32  # calls handed to a process at once, if so many wait
+TOGETHER = 128  # calls handed to a process at once, if so many wait
 
 
 @dataclass

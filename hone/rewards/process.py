@@ -14,10 +14,11 @@ from weakref import finalize
 
 from hone.errors import UserError
 from hone.rewards.address import Address
+from hone.rewards.place import Place
 from hone.rewards.reward import Reward
 
 # Not multiprocessing.Process, which would import the script of the run again.
-PROGRAM = "import sys; sys.path[:] = {path}; from hone.rewards.worker import serve; serve({descriptor})"
+PROGRAM = "import sys; sys.path[:] = {path}; from hone.rewards.worker import serve; serve({descriptors})"
 
 
 class ScoringProcess:
@@ -30,11 +31,13 @@ class ScoringProcess:
 
     def _start(self) -> None:
         self.connection, theirs = Pipe()
-        with theirs:
-            program = PROGRAM.format(path=sys.path, descriptor=theirs.fileno())
+        with theirs, Place.file() as place:
+            self.place = Place(place.fileno())
+            shared = (theirs.fileno(), place.fileno())
+            program = PROGRAM.format(path=sys.path, descriptors=", ".join(map(str, shared)))
             # A session of its own: an interrupt is the run's to handle, and what the function starts ends with it.
             self.process = Popen(
-                [sys.executable, "-c", program], stdin=DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+                [sys.executable, "-c", program], stdin=DEVNULL, pass_fds=shared, start_new_session=True
             )
         self.end = finalize(self, _end, self.process)
         self.connection.send((self.address, self.timeout_s))
@@ -44,7 +47,8 @@ class ScoringProcess:
     def __call__(self, answers: Sequence[Mapping[str, Any]]) -> Iterator[Reward | UserError]:
         """One reply to each answer, in order, as they come. A UserError is a mistake in the set-up.
 
-        All answers travel at once, so that the process never waits for the next; still each has its own time."""
+        All answers travel at once, so that the process never waits for the next; still each has its own time. Answers
+        whose replies were lost with their process, since a later one ended it, are scored again."""
         left = list(answers)
         while left:
             for reply in self._replies(left):
@@ -53,21 +57,28 @@ class ScoringProcess:
 
     def _replies(self, answers: Sequence[Mapping[str, Any]]) -> Iterator[Reward | UserError]:
         """Up to the first answer that ends the process."""
+        answers, came = list(answers), 0
         try:
             self._load()
-            self.connection.send(list(answers))
-            for _ in list(answers):
-                if not self.connection.poll(self.timeout_s):
-                    self.end()
-                    yield Reward(0.0, error=f"no score within {self.timeout_s:g} s", timeout=True)
-                    return
-                yield self.connection.recv()
+            self.place.set(0)
+            self.connection.send(answers)
+            while came < len(answers) and self.connection.poll(self.timeout_s):
+                for reply in self.connection.recv():
+                    came += 1
+                    yield reply
+            if came == len(answers):
+                return
+            self.end()
+            failed = Reward(0.0, error=f"no score within {self.timeout_s:g} s", timeout=True)
         except (EOFError, OSError):
             if not self.end.alive:  # ended with the run: no failure of the function's
                 raise
-            yield Reward(0.0, error=f"the process of the reward function ended with exit code {self._exit_code()}")
+            failed = Reward(0.0, error=f"the process of the reward function ended with exit code {self._exit_code()}")
         except UserError as problem:
             yield problem
+            return
+        yield from self(answers[came : self.place.get()])
+        yield failed
 
     def _exit_code(self) -> int:
         with suppress(TimeoutExpired):
@@ -81,7 +92,7 @@ class ScoringProcess:
             self._start()
         if not self.loaded:
             self.loaded = True
-            problem = self.connection.recv()
+            (problem,) = self.connection.recv()
             if problem is not None:
                 raise problem
 

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import IO
@@ -26,6 +26,7 @@ def sole_run(directory: Path) -> Iterator[None]:
 
     Where a file system knows no locks, or the file cannot be written, a notice says that two runs would not be noticed.
     """
+    existed = directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / LOCK
     file = _lock(path)
@@ -35,6 +36,9 @@ def sole_run(directory: Path) -> Iterator[None]:
         if file is not None:
             path.unlink(missing_ok=True)  # before it is free: whoever waits for it looks whether it is still there
             file.close()
+        if not existed:  # a run that was refused leaves no trace
+            with suppress(OSError):
+                directory.rmdir()
 
 
 def _lock(path: Path) -> IO[str] | None:

@@ -37,8 +37,7 @@ def generate(loaded: Loaded, executor: Executor) -> None:
     with Answers(output, n) as answers, progress_bar() as bar:
         task = bar.add_task("generating", total=len(prompts) * n)
         for index, trajectory in _trajectories(config, prompts, rollout):
-            text = tokenizer.decode(trajectory.response_ids, skip_special_tokens=True)
-            answers.add(index // n, index % n, str(text))
+            answers.add(index // n, index % n, trajectory.text)
             tokens += len(trajectory.response_ids)
             bar.advance(task)
         seconds = time.perf_counter() - begun

@@ -16,7 +16,7 @@ from hone.trainers.scoring import turn_sums
 
 def batch_metrics(batch: Batch, max_response_length: int) -> dict[str, float]:
     """Lengths, scores, rewards, advantages, returns and values of a step; masked positions never count."""
-    mask = batch["response_mask"].bool()
+    trained = batch["response_mask"].nonzero().squeeze(1)
     lengths = batch.lengths - batch["prompt_length"]
     metrics = {
         **_spread("response_length", lengths),
@@ -24,15 +24,15 @@ def batch_metrics(batch: Batch, max_response_length: int) -> dict[str, float]:
         **_spread("num_turns", batch["num_turns"]),
         "response_length/clip_ratio": float((lengths >= max_response_length).float().mean()),
         **_spread("critic/score", batch["score"][batch["scored"]]),
-        **_spread("critic/advantages", batch["advantages"][mask]),
-        **_spread("critic/returns", batch["returns"][mask]),
+        **_spread("critic/advantages", batch["advantages"][trained]),
+        **_spread("critic/returns", batch["returns"][trained]),
     }
-    rewards = torch.zeros(len(batch)).index_add_(0, batch.segment_ids, torch.where(mask, batch["rewards"], 0.0))
+    rewards = batch.row_sums(torch.where(batch["response_mask"].bool(), batch["rewards"], 0.0))
     metrics.update(_spread("critic/rewards", rewards[batch["scored"]]))
     if bool(batch["turn_rewards"].any()):
         metrics.update(_spread("critic/turn_rewards", turn_sums(batch)[batch["scored"]]))
-    if "values" in batch and bool(mask.any()):
-        values, returns = batch["values"][mask], batch["returns"][mask]
+    if "values" in batch and len(trained):
+        values, returns = batch["values"][trained], batch["returns"][trained]
         metrics.update(_spread("critic/values", values))
         unexplained = (returns - values).var(unbiased=False) / returns.var(unbiased=False).clamp(min=1e-8)
         metrics["critic/vf_explained_var"] = float(1 - unexplained)

@@ -13,7 +13,7 @@ import torch
 from hone.agents import to_batch
 from hone.batch import Batch
 from hone.cluster import Executor
-from hone.config import Loaded
+from hone.config import Loaded, PPOConfig
 from hone.tracking.console import progress_bar
 from hone.tracking.run_directory import dump_trajectories
 from hone.tracking.timing import Timer
@@ -32,7 +32,7 @@ from hone.trainers.validation import Validator
 
 class PPOTrainer:
     def __init__(self, loaded: Loaded, executor: Executor) -> None:
-        self.config = loaded.config
+        self.config: PPOConfig = loaded.config
         self.estimator = estimator_of(self.config.algorithm)
         self.setup: Setup = set_up(loaded, executor)
         self.controller = kl_controller(self.config.algorithm.kl_ctrl)

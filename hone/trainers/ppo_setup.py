@@ -54,14 +54,15 @@ class Setup:
     @contextmanager
     def track(self, done: int, last_line: Mapping[str, float]) -> Iterator[Tracker]:
         """The run's loggers, after `done` steps of which the last one logs `last_line`."""
-        trainer = self.loaded.config.trainer
+        config: PPOConfig = self.loaded.config
+        trainer = config.trainer
         write_config(self.directory, self.loaded.to_yaml(), done)
         tracker = Tracker(
             list(trainer.logger),
             project=trainer.project_name,
             experiment=trainer.experiment_name,
             directory=self.directory,
-            config=self.loaded.config.model_dump(),
+            config=config.model_dump(),
             done=done,
             last_line=last_line,
         )
@@ -100,7 +101,7 @@ def set_up(loaded: Loaded, executor: Executor) -> Setup:
         order=order,
         total_steps=total_steps,
         groups=groups,
-        sampler=Sampler(groups["rollout"], tokenizer, manager),
+        sampler=Sampler(groups["rollout"], manager),
         actor_plan=_actor_plan(config),
         critic_plan=_critic_plan(config),
         actor_cost=groups["actor"].call("cost")[0],

@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from hone.agents import Trajectory
@@ -48,7 +47,6 @@ class Sampled:
 
     samples: list[Sample]
     trajectories: list[Trajectory]
-    answers: list[str]
     pending_rewards: list[Future[Reward]]
 
     def __len__(self) -> int:
@@ -56,19 +54,18 @@ class Sampled:
 
     @classmethod
     def none(cls) -> Sampled:
-        return cls([], [], [], [])
+        return cls([], [], [])
 
     def __add__(self, other: Sampled) -> Sampled:
         return Sampled(
             self.samples + other.samples,
             self.trajectories + other.trajectories,
-            self.answers + other.answers,
             self.pending_rewards + other.pending_rewards,
         )
 
     def rows(self, indices: Iterable[int]) -> Sampled:
         chosen = list(indices)
-        columns = (self.samples, self.trajectories, self.answers, self.pending_rewards)
+        columns = (self.samples, self.trajectories, self.pending_rewards)
         return Sampled(*([column[i] for i in chosen] for column in columns))  # type: ignore[arg-type]
 
     def rewards(self) -> list[Reward]:
@@ -78,21 +75,20 @@ class Sampled:
     def lines(self, tokenizer: PreTrainedTokenizerBase, rewards: Sequence[Reward]) -> list[dict[str, Any]]:
         """One object per trajectory for a dump."""
         prompts = tokenizer.batch_decode([t.prompt_ids for t in self.trajectories])
-        rows = zip(prompts, self.answers, self.samples, self.trajectories, rewards, strict=True)
+        rows = zip(prompts, self.samples, self.trajectories, rewards, strict=True)
         return [
-            {"input": prompt, "output": answer, "gts": sample.ground_truth, "score": reward.score}
+            {"input": prompt, "output": trajectory.text, "gts": sample.ground_truth, "score": reward.score}
             | ({"turn_rewards": [float(r) for r in trajectory.turn_rewards]} if len(trajectory.turn_rewards) else {})
             | reward.extras
-            for prompt, answer, sample, trajectory, reward in rows
+            for prompt, sample, trajectory, reward in rows
         ]
 
 
 class Sampler:
     """Runs n agents per prompt on the rollout group and scores each trajectory as soon as it is there."""
 
-    def __init__(self, rollout: WorkerGroup, tokenizer: PreTrainedTokenizerBase, manager: RewardManager) -> None:
+    def __init__(self, rollout: WorkerGroup, manager: RewardManager) -> None:
         self.rollout = rollout
-        self.tokenizer = tokenizer
         self.manager = manager
 
     def __call__(
@@ -110,15 +106,12 @@ class Sampler:
             for i, sample in enumerate(samples)
         ]
         trajectories: list[Any] = [None] * len(tasks)
-        answers = [""] * len(tasks)
         rewards: list[Any] = [None] * len(tasks)
         for index, trajectory in self.rollout.stream("rollout", tasks):
             trajectories[index] = trajectory
-            # An array: of a list, transformers checks the type of every id, which takes longer than to decode it.
-            answers[index] = self.tokenizer.decode(np.asarray(trajectory.response_ids), skip_special_tokens=True)
-            rewards[index] = self._submit(samples[index], answers[index])
+            rewards[index] = self._submit(samples[index], trajectory.text)
             on_finished()
-        return Sampled(samples, trajectories, answers, rewards)
+        return Sampled(samples, trajectories, rewards)
 
     def _submit(self, sample: Sample, answer: str) -> Future[Reward]:
         return self.manager.submit(sample.data_source, answer, sample.ground_truth, sample.extra_info)

@@ -79,7 +79,7 @@ def shaped_scores(batch: Batch) -> Tensor:
 
 def turn_sums(batch: Batch) -> Tensor:
     """[N] what an agent gave a trajectory on the way."""
-    return torch.zeros(len(batch)).index_add_(0, batch.segment_ids, batch["turn_rewards"])
+    return batch.row_sums(batch["turn_rewards"])
 
 
 def _scores(rewards: Sequence[Reward]) -> Tensor:

@@ -141,6 +141,8 @@ def _dataset(config: SFTConfig, tokenizer, files, max_samples: int) -> SFTDatase
         max_length=data.max_length,
         prompt_key=data.prompt_key,
         response_key=data.response_key,
+        prompt_dict_keys=data.prompt_dict_keys,
+        response_dict_keys=data.response_dict_keys,
         messages_key=data.messages_key if data.multiturn.enable else None,
         truncation=data.truncation,
         max_samples=max_samples,

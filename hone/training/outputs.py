@@ -105,7 +105,7 @@ class OutputModule(nn.Module):
             return sliced_hidden_states(self.model, ids, lengths, index, self.ranks, shared)
         if prompts is not None:
             return shared_hidden_states(self.model, ids, lengths, prompts.lengths, prompts.families, index), None
-        return hidden_states(self.model, ids, lengths, packed=self.options.packed).index_select(0, index), None
+        return hidden_states(self.model, ids, lengths, index, packed=self.options.packed), None
 
     def _logprobs(
         self, hidden: Tensor, labels: Tensor, want: frozenset[str], watch: frozenset[str]

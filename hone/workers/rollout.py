@@ -8,10 +8,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hone.agents import LLM, MultiTurn, Trajectory, load_agents, make_agent
+from hone.agents import LLM, MultiTurn, Trajectory, compact, load_agents, make_agent
 from hone.config.schema.generation import GenerationConfig
 from hone.config.schema.ppo import PPOConfig
 from hone.data.prompts import Sample
@@ -33,19 +34,21 @@ class RolloutTask:
 
 
 class TrajectoryStream:
-    """Runs one agent per task against an engine and yields (index, trajectory) as they finish."""
+    """Runs one agent per task against an engine and yields (index, trajectory) as they finish, in their compact form
+    with their text."""
 
     def __init__(
         self,
         engine: RolloutEngine,
+        tokenizer: PreTrainedTokenizerBase,
         default_agent: str = "single_turn",
-        *,
         vocabulary: int | None = None,
-        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
         max_model_len: int | None = None,
         multi_turn: MultiTurn | None = None,
     ) -> None:
         self.engine = engine
+        self.tokenizer = tokenizer
         self.default_agent = default_agent
         self.llm = LLM(
             engine,
@@ -83,10 +86,15 @@ class TrajectoryStream:
     async def _run(self, task: RolloutTask, finished: asyncio.Queue[Any]) -> None:
         try:
             agent = make_agent(task.sample.agent_name or self.default_agent)
-            result: Any = await agent.run(task.sample, replace(self.llm, sampling=task.sampling))
+            trajectory = await agent.run(task.sample, replace(self.llm, sampling=task.sampling))
+            result: Any = compact(trajectory, self._text(trajectory))
         except Exception as error:
             result = error
         finished.put_nowait((task.index, result))
+
+    def _text(self, trajectory: Trajectory) -> str:
+        # An array: of a list, transformers checks the type of every id, which takes longer than to decode it.
+        return str(self.tokenizer.decode(np.asarray(trajectory.response_ids), skip_special_tokens=True))
 
 
 class RolloutWorker:
@@ -109,13 +117,14 @@ class RolloutWorker:
             max_model_len=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
             compute_dtype=actor.engine.options.compute_dtype,
         )
+        tokenizer = load_run_tokenizer(config)
         self.stream = TrajectoryStream(
             self.engine,
+            tokenizer,
             rollout.agent.default_agent_loop,
-            vocabulary=vocabulary_of(model),
-            tokenizer=actor.tokenizer,
+            vocabulary_of(model),
             max_model_len=self.engine.max_model_len,
-            multi_turn=MultiTurn.of(rollout, actor.tokenizer),
+            multi_turn=MultiTurn.of(rollout, tokenizer),
         )
 
     def rollout(self, tasks: Sequence[RolloutTask]) -> Iterator[tuple[int, Trajectory]]:
@@ -149,7 +158,7 @@ class GenerationWorker:
             compute_dtype=dtype,
         )
         self.rollout = TrajectoryStream(
-            engine, vocabulary=vocabulary_of(model), tokenizer=tokenizer, max_model_len=engine.max_model_len
+            engine, tokenizer, vocabulary=vocabulary_of(model), max_model_len=engine.max_model_len
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from hone.agents import LLM, SingleTurn, Trajectory, load_agents, make_agent, register_agent, to_batch
+from hone.agents import LLM, SingleTurn, Trajectory, compact, load_agents, make_agent, register_agent, to_batch
 from hone.data.prompts import Sample
 from hone.errors import UserError
 from hone.rollout.interface import Completion, Sampling
@@ -132,7 +132,7 @@ def test_tuples_and_arrays_make_the_same_batch_as_lists():
     arrays = Trajectory(
         (5, 6), np.array([7, 8]), np.array([True, False]), (-1.0, 0.0), np.array([0, -1]), "stop", turn_rewards=(1.0,)
     )  # type: ignore[arg-type]
-    first, second = (to_batch([t], [sample()]) for t in (lists, arrays))
+    first, second = (to_batch([t], [sample()]) for t in (lists, compact(arrays, "")))
     assert all(torch.equal(first[name], second[name]) for name in first.tokens)
 
 

@@ -1,4 +1,4 @@
-"""`hone config`: show, check, explain."""
+"""`hone config`: show, check, diff, explain, docs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,47 @@ def test_show_takes_hydras_flags(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert yaml.safe_load(capsys.readouterr().out)["rollout"]["temperature"] == 0.5
 
 
+def test_show_says_where_a_value_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("show", "ppo", "trainer.seed=3", "--changed") == 0
+    assert capsys.readouterr().out == "trainer:\n  seed: 3  # command line; default 0\n"
+
+
+def test_diff_prints_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.yaml").write_text("optim: {lr: 1e-6}\n")
+    assert run("diff", str(tmp_path / "mine.yaml"), "sft", "data.seed=1") == 0
+    assert capsys.readouterr().out == "data.seed: 42 -> 1\noptim.lr: 1e-06 -> 1e-05\n"
+    assert run("diff", "ppo", "ppo") == 0
+    assert capsys.readouterr().out == "no key differs\n"
+    assert run("diff", "ppo", "sft") == 2
+    assert "two of the same command" in capsys.readouterr().err
+
+
+def test_docs_writes_the_reference_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("docs", str(tmp_path)) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/config.md\n{tmp_path}/config.zh.md\n"
+    assert "`optim.lr`" in (tmp_path / "config.zh.md").read_text(encoding="utf-8")
+
+
 def test_check_reports_problems_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check", "sft", "data.train_files=/no/such.parquet", "optim.lr=-1") == 2
     text = capsys.readouterr().err
     assert "data.train_files" in text and "optim.lr" in text
+
+
+def test_check_reports_what_the_users_files_lack_with_everything_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.py").write_text("def (:\n")
+    own = f"custom_reward_function.path={tmp_path}/broken.py"
+    assert run("check", "eval", "data.path=/no/such.parquet", "data.respons_key=x", own) == 2
+    text = capsys.readouterr().err
+    assert text.startswith("hone: 3 problems") and "SyntaxError" in text
+    assert "did you mean data.response_key?" in text and "/no/such.parquet" in text
+
+
+def test_a_file_of_the_users_that_is_missing_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check", "eval", "data.path=/no.parquet", "custom_reward_function.path=/no/such.py") == 2
+    assert capsys.readouterr().err.startswith("hone: 2 problems")
 
 
 def test_check_says_that_a_configuration_can_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,8 @@ from hone.trainers.sft import SFTTrainer
 from tests.trainers.runs import Run, Stage, difference
 
 ray = pytest.importorskip("ray")
+from hone.cluster.ray import RayExecutor  # noqa: E402
+
 pytestmark = pytest.mark.slow
 STEPS = ["trainer.total_training_steps=5", "trainer.save_freq=5", "trainer.test_freq=5", "data.val_max_samples=5"]
 
@@ -103,15 +105,23 @@ def test_rows_come_back_in_order_with_the_answers_of_one_process(stage: Stage, s
 def test_responses_outlive_a_rank_that_dies(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     long = ("rollout.response_length=400", "rollout.ignore_eos=True", "rollout.max_num_seqs=2")
     loaded = load("generate", argv(stage, "out.jsonl", *long, "trainer.n_gpus_per_node=2"))
-    add, found = Answers.add, 0
+    start, add, found = RayExecutor.start, Answers.add, 0
+    processes_of: list[int] = []
+
+    def start_and_look(self: RayExecutor, roles: Any) -> Any:
+        """While a rank generates it answers no other call."""
+        groups = start(self, roles)
+        processes_of.extend(process for _, process in ray.get([actor.place.remote() for actor in self.actors]))
+        return groups
 
     def add_then_kill(self: Answers, *answer: Any) -> None:
         nonlocal found
         add(self, *answer)
         found += 1
         if found == 2:
-            os.kill(ray.get(executor.actors[1].place.remote())[1], signal.SIGKILL)
+            os.kill(processes_of[1], signal.SIGKILL)
 
+    monkeypatch.setattr(RayExecutor, "start", start_and_look)
     monkeypatch.setattr(Answers, "add", add_then_kill)
     with processes(loaded.config) as executor, pytest.raises(UserError, match="rank 1 died"):
         generate(loaded, executor)

@@ -150,6 +150,16 @@ def test_a_preset_can_be_named() -> None:
         ("defaults: [nothing_there]\n", "mine"),
         ("data: [\n", "mine"),
         ("- 1\n", "mine.yaml"),
+        ("3\n", "mine"),
+        ("defaults: 3\n", "defaults"),
+        ("defaults: {a: b}\n", "defaults"),
+        ("defaults: [[1]]\n", "mine"),
+        ("defaults: [mine]\n", "mine"),
+        ("a: \0\n", "mine"),
+        ("trainer: {seed: 1}\ntrainer: {seed: 2}\n", "mine"),
+        ("trainer: !!python/object:os.system {}\n", "mine"),
+        ("trainer: {seed: '${a'}\n", "mine"),
+        ("a: " + "{b: " * 300 + "1" + "}" * 300, "mine"),
     ],
 )
 def test_a_file_that_cannot_be_composed_is_one_clear_error(tmp_path: Path, text: str, fault: str) -> None:
@@ -158,18 +168,38 @@ def test_a_file_that_cannot_be_composed_is_one_clear_error(tmp_path: Path, text:
     assert key.endswith(fault)
 
 
+def test_a_file_that_is_no_text_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_bytes(b"trainer: \xe9\xff\n")
+    assert keys_at_fault("-cp", str(tmp_path), "-cn", "mine") == ["mine"]
+
+
+def test_a_folder_and_a_link_to_itself_are_no_files(tmp_path: Path) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    (tmp_path / "loop.yaml").symlink_to(tmp_path / "loop.yaml")
+    for name in ("folder", "loop"):
+        assert keys_at_fault("-cp", str(tmp_path), "-cn", name) == [name]
+
+
 def test_a_missing_file_is_reported_with_the_names_that_exist(tmp_path: Path) -> None:
     (tmp_path / "math.yaml").write_text("trainer: {seed: 5}\n")
     with pytest.raises(ConfigError, match=r"did you mean math\?"):
         preview("ppo", ["-cp", str(tmp_path), "-cn", "maths"])
 
 
-@pytest.mark.parametrize("argv", [["--foo"], ["-cn"], ["--config-path", "/tmp"], ["-cn", "sft_trainer"]])
+@pytest.mark.parametrize(
+    "argv", [["--foo"], ["-cn"], ["-cp", "/tmp"], ["-cn", "sft_trainer"], ["-cp", "~nobody_here", "-cn", "a"]]
+)
 def test_wrong_flags_are_refused(argv: list[str]) -> None:
     assert len(keys_at_fault(*argv)) == 1
 
 
-@pytest.mark.parametrize("override", ["a.b=(", "data.train_batch_size=1,2", "optim@trainer=1", "a/b=1", "nonsense"])
+UNREADABLE = (
+    "a.b=(", "data.train_batch_size=1,2", "optim@trainer=1", "a/b=1", "nonsense", "=1", "~", "+",
+    "trainer.seed=" + "9" * 5000, "trainer.seed=" + "(" * 300,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("override", UNREADABLE, ids=lambda text: text[:20])
 def test_what_is_not_an_override_is_reported_as_it_was_written(override: str) -> None:
     assert keys_at_fault(override) == [override]
 

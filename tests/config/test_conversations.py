@@ -58,10 +58,3 @@ def test_a_limit_on_calls_without_tools_is_refused(runnable: dict[str, list[str]
     load("ppo", [*runnable["ppo"], *argv])
     key = f"{SECTION}.max_parallel_calls"
     assert "no tool can be called" in problems(runnable, *argv, f"{key}=2")[key]
-
-
-def test_keys_that_rest_are_said(runnable: dict[str, list[str]], tools: list[str]) -> None:
-    loaded = load("ppo", [*runnable["ppo"], f"{SECTION}.max_turns=3", tools[1]])
-    (notice,) = [notice for notice in loaded.notices if SECTION in notice]
-    assert notice.endswith(f"nothing is left to do for {SECTION}.max_turns, {SECTION}.tool_config_path")
-    assert not [n for n in load("ppo", [*runnable["ppo"], *tools]).notices if SECTION in n]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hone.config import ConfigError, Loaded, load
+from tests.shows import shows
 
 SECTION, ACTOR = "algorithm.rollout_correction", "actor_rollout_ref.actor"
 NAMES = ("rollout_is", "rollout_is_weights", "rollout_is_level", "rollout_is_mode", "rollout_is_threshold",
@@ -84,6 +85,7 @@ def test_what_has_no_equivalent_is_refused_with_the_reason(
     assert key in found and reason in found[key].wrong and (found[key].fix or found[key].expected)
 
 
+@shows(*(f"{ACTOR}.{name}" for name in NAMES))
 @pytest.mark.parametrize(
     "setting",
     ["rollout_is=True", "rollout_is_threshold=3.0", "rollout_is_threshold_lower=0.5", "rollout_is_level=sequence",

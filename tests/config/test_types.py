@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,23 @@ def value_of(override: str) -> object:
         ("data.tokenizer=null", None),
         ("trainer.total_training_steps=None", None),
         ("algorithm.adv_estimator=none", "none"),
+        ("algorithm.rollout_is_mode=none", "none"),
+        ("trainer.worker_nsight_options.kill=none", "none"),
+        ("trainer.max_actor_ckpt_to_keep=null", None),
+        ("data.train_max_samples=-1", -1),
+        ("actor_rollout_ref.rollout.top_k=-1", -1),
+        (f"{ACTOR}.optim.lr=1e-6", 1e-6),
+        (f"{ACTOR}.optim.lr='1E-06'", 1e-6),
+        (f"{ACTOR}.optim.lr='.5'", 0.5),
+        (f"{ACTOR}.optim.eps=1e-8", 1e-8),
+        ("data.train_files=~/a.parquet", "~/a.parquet"),
+        ("trainer.default_local_dir=~/runs", "~/runs"),
+        ('trainer.experiment_name="1e5"', "1e5"),
+        ('trainer.experiment_name="true"', "true"),
+        ("trainer.controller_nsight_options.cuda-memory-usage=true", "true"),
+        ("trainer.logger=[console,tensorboard]", ["console", "tensorboard"]),
+        ("trainer.logger=['console']", ["console"]),
+        ("data.val_files=[a.parquet]", ["a.parquet"]),
         ("trainer.logger=console", ["console"]),
         (f"{ACTOR}.clip_ratio_high=0.28", 0.28),
     ],
@@ -69,6 +87,19 @@ def test_a_value_that_means_one_thing_only_is_accepted(override: str, value: obj
         "algorithm.adv_estimator=grop",
         "trainer.logger=[consol]",
         "trainer.resume_mode=True",
+        "trainer.project_name=True",
+        "data.prompt_key=false",
+        "trainer.default_local_dir=true",
+        f"{ACTOR}.optim.lr=1e-6x",
+        "data.max_prompt_length=-1",
+        "data.max_prompt_length=none",
+        "trainer.max_actor_ckpt_to_keep=-1",
+        "trainer.logger='console,tensorboard'",
+        "trainer.logger='[console,tensorboard]'",
+        "trainer.logger=null",
+        f"{ACTOR}.optim.betas='0.9,0.95'",
+        f"{ACTOR}.checkpoint.save_contents='model,extra'",
+        "actor_rollout_ref.rollout.stop_token_ids='1,2'",
     ],
 )
 def test_a_wrong_type_choice_or_range_is_one_problem_that_names_the_key(override: str) -> None:
@@ -77,6 +108,22 @@ def test_a_wrong_type_choice_or_range_is_one_problem_that_names_the_key(override
     (problem,) = caught.value.problems
     assert problem.key == override.partition("=")[0]
     assert problem.expected and str(problem).startswith(problem.key)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-6", 1e-6), ("'1e-6'", 1e-6), ("1.0e-6", 1e-6), ("1E-6", 1e-6), ("1", 1.0), (".1", 0.1), ("'2'", 2.0)],
+)
+def test_a_number_in_a_file_is_a_number_however_it_is_written(tmp_path: Path, text: str, value: float) -> None:
+    (tmp_path / "mine.yaml").write_text(f"actor_rollout_ref: {{actor: {{optim: {{lr: {text}}}}}}}\n")
+    lr = preview("ppo", ["-cp", str(tmp_path), "-cn", "mine"]).config.actor_rollout_ref.actor.optim.lr
+    assert lr == value and type(lr) is float
+
+
+@pytest.mark.parametrize(("text", "entries"), [("'console,wandb'", "console,wandb"), ("'[0.9, x]'", "0.9, x")])
+def test_a_list_in_one_text_is_told_how_it_is_written(text: str, entries: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"write it as a list, trainer.logger=[{entries}]")):
+        preview("ppo", [f"trainer.logger={text}"])
 
 
 def test_a_wrong_choice_names_the_nearest_one() -> None:
@@ -100,6 +147,14 @@ def test_a_fault_is_reported_once_although_other_keys_follow_it() -> None:
         ("trainer:", "trainer"),
         ("trainer: {sed: 3}", "trainer.sed"),
         ("extra: {a: {b: 1}}", "extra"),
+        ("trainer: {1: 2}", "trainer.1"),
+        ("yes: 2", "True"),
+        ("trainer.seed: 3", "trainer.seed"),
+        ("trainer: {seed: '${trainer.seed}'}", "trainer.seed"),
+        ("trainer: {experiment_name: '${oc.env:NO_SUCH_VARIABLE}'}", "trainer.experiment_name"),
+        ("trainer: {seed: '${data}'}", "trainer.seed"),
+        ("data: {train_batch_size: {a: 1}}", "data.train_batch_size"),
+        ("trainer: {experiment_name: !!binary aGVsbG8=}", "trainer.experiment_name"),
     ],
 )
 def test_a_faulty_yaml_is_one_problem_that_names_the_key(tmp_path: Path, text: str, key: str) -> None:
@@ -107,6 +162,13 @@ def test_a_faulty_yaml_is_one_problem_that_names_the_key(tmp_path: Path, text: s
     with pytest.raises(ConfigError) as caught:
         preview("ppo", ["-cp", str(tmp_path), "-cn", "mine"])
     assert [problem.key for problem in caught.value.problems] == [key]
+
+
+def test_keys_that_go_round_in_a_circle_are_each_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("trainer: {seed: '${trainer.nnodes}', nnodes: '${trainer.seed}'}\n")
+    with pytest.raises(ConfigError) as caught:
+        preview("ppo", ["-cp", str(tmp_path), "-cn", "mine"])
+    assert {problem.key for problem in caught.value.problems} == {"trainer.seed", "trainer.nnodes"}
 
 
 @pytest.mark.parametrize(

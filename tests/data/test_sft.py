@@ -5,6 +5,7 @@ import pytest
 from hone.data import SFTDataset
 from hone.data.chat import render
 from hone.errors import UserError
+from tests.shows import shows
 
 # After the assistant's end token a newline, as ChatML has it, or an end-of-text, as others do.
 WITH_NEWLINE = (
@@ -234,3 +235,16 @@ def test_an_empty_turn_in_a_conversation_names_its_row(tmp_path, tokenizer):
     path = write(tmp_path / "a.jsonl", [{"messages": [*CONVERSATION[:3], {"role": "assistant", "content": ""}]}])
     with pytest.raises(UserError, match=r"a\.jsonl, row 0, column 'messages': the assistant's text is empty"):
         SFTDataset(path, tokenizer=tokenizer, max_length=64, messages_key="messages")
+
+
+@shows("data.prompt_dict_keys", "data.response_dict_keys", command="sft")
+def test_prompt_and_response_may_lie_inside_a_column(tmp_path, tokenizer):
+    rows = [{"extra_info": {"question": "Tom has 5 cups.", "told": {"answer": "5"}}}]
+    inside = {"prompt_dict_keys": ["question"], "response_dict_keys": ["told", "answer"]}
+    columns = {"prompt_key": "extra_info", "response_key": "extra_info"}
+    found = SFTDataset(write(tmp_path / "a.jsonl", rows), tokenizer=tokenizer, max_length=64, **columns, **inside)[0]
+    flat = write(tmp_path / "b.jsonl", [{"prompt": "Tom has 5 cups.", "response": "5"}])
+    assert found == SFTDataset(flat, tokenizer=tokenizer, max_length=64)[0]
+    inside["response_dict_keys"] = ["answer"]
+    with pytest.raises(UserError, match=r"column 'extra_info': there is no 'answer'"):
+        SFTDataset(tmp_path / "a.jsonl", tokenizer=tokenizer, max_length=64, **columns, **inside)

@@ -37,7 +37,8 @@ def package(monkeypatch):
     return calls
 
 
-@shows("actor_rollout_ref.model.use_liger", "model.use_liger")
+@shows("actor_rollout_ref.model.use_liger")
+@shows("model.use_liger", command="sft")
 def test_the_layers_are_replaced_and_the_loss_is_not(package):
     model = OnGpu()
     liger.use_liger_layers(model)

@@ -96,3 +96,12 @@ def writing_its_process(data_source, solution_str, ground_truth, extra_info):
     """Writes its process's number to a file and never comes back."""
     Path(ground_truth).write_text(str(os.getpid()))
     re.match(r"(a+)+$", "a" * 60 + "b")
+
+
+def quick_or_deadly(data_source, solution_str, ground_truth, extra_info):
+    """Ends its process at once, or never comes back and lets no other thread run, as a regular expression may."""
+    if solution_str == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if solution_str == "hold the lock":
+        re.match(r"(a+)+$", "a" * 40 + "b")
+    return float(solution_str)

@@ -15,6 +15,7 @@ import pytest
 from hone.errors import UserError
 from hone.rewards import Reward, RewardManager
 from hone.rewards.address import Address
+from hone.rewards.place import Place
 from hone.rewards.process import ScoringProcess
 from hone.rewards.worker import serve
 from hone.user_code import load_function
@@ -166,6 +167,15 @@ def test_a_stuck_call_ends_itself_when_the_run_was_killed(tmp_path):
     assert ended((tmp_path / "process").read_text())
 
 
+@pytest.mark.parametrize("last", ["die", "hold the lock"])
+def test_the_answer_that_ends_a_process_is_blamed_and_no_other_though_replies_were_on_their_way(last):
+    manager = RewardManager(functions.quick_or_deadly, timeout_s=1)
+    texts = [*map(str, range(20)), last, *map(str, range(20, 40))]
+    found = rewards(manager, *texts)
+    assert [r.score for r in found] == [*map(float, range(20)), 0.0, *map(float, range(20, 40))]
+    assert [r.error is not None for r in found] == [text == last for text in texts]
+
+
 def test_a_process_that_ends_with_the_run_reports_no_failure():
     process = ScoringProcess(Address.of(functions.stuck), timeout_s=60)
     answer = {"data_source": "x", "solution_str": "asleep", "ground_truth": "", "extra_info": None}
@@ -177,4 +187,5 @@ def test_a_process_that_ends_with_the_run_reports_no_failure():
 def test_a_worker_whose_run_is_gone_ends_without_a_word():
     ours, theirs = Pipe()
     ours.close()
-    serve(os.dup(theirs.fileno()))
+    with Place.file() as place:
+        serve(os.dup(theirs.fileno()), place.fileno())

@@ -93,9 +93,9 @@ def test_the_same_seed_gives_the_same_tokens_whatever_else_is_in_the_batch():
 def test_a_prompt_is_computed_once_for_all_its_samples(monkeypatch):
     seen = []
 
-    def counted(model, input_ids, layout):
+    def counted(model, input_ids, layout, index=None):
         seen.append(len(input_ids))
-        return forward.run_layout(model, input_ids, layout)
+        return forward.run_layout(model, input_ids, layout, index)
 
     monkeypatch.setattr(engine_module, "run_layout", counted)
     generate(make_engine(tiny("qwen3")), sampled(8, max_tokens=1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from dataclasses import replace
 
 import pytest
 import torch
@@ -56,7 +57,7 @@ def test_rows_with_different_options_run_together_each_under_its_own():
         ids = list(prompt)
         for token, logprob in zip(completion.token_ids, completion.logprobs, strict=True):
             logits = next_logits(model, ids)[None] / (s.temperature or 1.0)
-            row = RowSampling(*(torch.tensor([x]) for x in (s.temperature or 1.0, s.top_k, s.top_p, s.min_p)))
+            row = RowSampling.of([replace(s, temperature=s.temperature or 1.0)], torch.device("cpu"))
             expected = truncate(logits, row)[0].log_softmax(-1)
             assert expected[token].isfinite()
             assert logprob == pytest.approx(expected[token].item(), abs=5e-5)
@@ -67,9 +68,9 @@ def test_rows_with_different_options_run_together_each_under_its_own():
 def test_one_token_is_generated_by_the_prompts_pass_alone(monkeypatch):
     passes = []
 
-    def counted(model, input_ids, layout):
+    def counted(model, input_ids, layout, index=None):
         passes.append(len(input_ids))
-        return forward.run_layout(model, input_ids, layout)
+        return forward.run_layout(model, input_ids, layout, index)
 
     monkeypatch.setattr(engine_module, "run_layout", counted)
     completions = generate(
@@ -84,9 +85,9 @@ def test_every_pass_stays_within_its_slots_and_its_budget_of_prompt_tokens(monke
     engine = make_engine(tiny("qwen3"), max_num_seqs=3, max_num_batched_tokens=10)
     seen = []
 
-    def counted(model, input_ids, layout):
+    def counted(model, input_ids, layout, index=None):
         seen.append((type(layout).__name__, len(input_ids), len(engine.running)))
-        return forward.run_layout(model, input_ids, layout)
+        return forward.run_layout(model, input_ids, layout, index)
 
     monkeypatch.setattr(engine_module, "run_layout", counted)
     requests = [(prompts(k)[k % 6], Sampling(max_tokens=1 + k % 5, seed=k)) for k in range(40)]

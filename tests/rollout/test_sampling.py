@@ -6,17 +6,13 @@ import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from hone.rollout.hf.sampling import RowSampling, penalise_repetition, sample, truncate, uniforms
+from hone.rollout.interface import Sampling
 
 VOCAB = 12
 
 
-def rows(count: int, temperature=1.0, top_k=-1, top_p=1.0, min_p=0.0) -> RowSampling:
-    return RowSampling(
-        torch.full((count,), temperature),
-        torch.full((count,), top_k),
-        torch.full((count,), top_p),
-        torch.full((count,), min_p),
-    )
+def rows(count: int, **how) -> RowSampling:
+    return RowSampling.of([Sampling(max_tokens=1, **how)] * count, torch.device("cpu"))
 
 
 def kept_by_a_loop(logits, top_k, top_p, min_p) -> list[int]:

@@ -45,7 +45,7 @@ def sampled(*groups: list[Reward], start: int = 0, lengths: tuple[int, ...] = ()
             tokens = lengths[k] if lengths else 1
             trajectory = Trajectory([1], [2] * tokens, [1] * tokens, [0.0] * tokens, [0] * tokens, "stop")
             sample = Sample(start + i, [1], [], "", "", {}, None, str(start + i))
-            found = found + Sampled([sample], [trajectory], [""], [future])
+            found = found + Sampled([sample], [trajectory], [future])
     return found
 
 

@@ -19,6 +19,7 @@ from hone.trainers import generate as module
 from hone.trainers.evaluate import evaluate
 from hone.trainers.generate import generate
 from hone.workers import rollout as worker
+from tests.shows import shows
 from tests.trainers.runs import Stage
 
 
@@ -47,6 +48,7 @@ def answers(rows: list[dict[str, Any]]) -> list[list[str]]:
     return [row["responses"] for row in rows]
 
 
+@shows("data.n_samples", "data.output_path", command="generate")
 def test_every_row_keeps_its_columns_and_gets_its_answers(stage: Stage) -> None:
     rows, source = generated(stage, "out.parquet"), read_rows(stage.data / "test.parquet")
     assert len(rows) == 6
@@ -64,6 +66,9 @@ def test_the_same_seed_gives_the_same_answers_however_they_are_batched(stage: St
     assert answers(generated(stage, "a.parquet")) == answers(generated(stage, "b.jsonl", *more))
 
 
+@shows(
+    *(f"rollout.{name}" for name in ("temperature", "do_sample", "top_k", "top_p", "ignore_eos")), command="generate"
+)
 @pytest.mark.parametrize(
     "change",
     ["trainer.seed=1", "rollout.temperature=0", "rollout.do_sample=False", "rollout.top_k=1", "rollout.top_p=0.1",
@@ -83,6 +88,7 @@ def test_json_lines_and_parquet_hold_the_same(stage: Stage) -> None:
     assert generated(stage, "a.jsonl") == generated(stage, "b.parquet")
 
 
+@shows("custom_reward_function.path", "custom_reward_function.name", "output_path", "data.path", command="eval")
 def test_generated_answers_are_scored_by_the_same_function_as_in_training(stage: Stage) -> None:
     rows = generated(stage, "out.parquet")
     output = stage.directory / "metrics" / "scores.json"
@@ -118,6 +124,7 @@ def test_right_answers_score_one_and_wrong_ones_zero(stage: Stage) -> None:
     assert evaluated(stage, path)["val-core/arithmetic/reward/mean@2"] == 0.75
 
 
+@shows("data.response_key", "data.data_source_key", "data.reward_model_key", command="eval")
 def test_other_columns_can_be_named(stage: Stage) -> None:
     path = stage.directory / "answers.jsonl"
     path.write_text(json.dumps({"from": "arithmetic", "truth": {"ground_truth": "5"}, "said": ["#### 5"]}))

@@ -126,7 +126,7 @@ def test_a_killed_run_ends_in_the_same_adapter_and_metrics(
     assert whole.results() == resumed.results()
 
 
-@shows("model.lora_rank", "model.lora_alpha", "model.target_modules")
+@shows("model.lora_rank", "model.lora_alpha", "model.target_modules", command="sft")
 def test_fine_tuning_trains_an_adapter(stage: Stage) -> None:
     lora = ("model.lora_rank=4", "model.lora_alpha=8", "model.target_modules=[q_proj,down_proj]")
     steps = ("trainer.total_training_steps=12", "trainer.save_freq=12", "optim.lr=1e-2")

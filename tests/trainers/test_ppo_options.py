@@ -10,6 +10,7 @@ import torch
 from transformers import AutoTokenizer
 
 from hone.tracking.console import console
+from tests.shows import shows
 from tests.trainers.runs import ACTOR, MODEL, ROLLOUT, Run, Stage, difference, same_weights
 
 AGENT = '''
@@ -54,6 +55,7 @@ def outputs(lines: list[dict[str, Any]]) -> list[str]:
     return [line["output"] for line in lines]
 
 
+@shows("data.validation_shuffle")
 def test_validation_shuffle_changes_the_order_and_no_answer(stage: Stage) -> None:
     plain = validated(stage, "plain", "data.val_max_samples=-1")
     shuffled = validated(stage, "shuffled", "data.val_max_samples=-1", "data.validation_shuffle=True")
@@ -63,6 +65,7 @@ def test_validation_shuffle_changes_the_order_and_no_answer(stage: Stage) -> Non
     assert len(chosen) == 3 and set(inputs(chosen)) != set(inputs(plain)[:3])
 
 
+@shows("data.val_batch_size")
 def test_val_batch_size_bounds_the_prompts_in_flight(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     from hone.workers.rollout import RolloutWorker
@@ -107,6 +110,7 @@ def test_min_p_keeps_likely_tokens_only(stage: Stage) -> None:
     assert outputs(plain)[::2] != outputs(plain)[1::2]
 
 
+@shows(f"{ROLLOUT}.repetition_penalty")
 def test_repetition_penalty_changes_the_answers(stage: Stage) -> None:
     greedy = f"{ROLLOUT}.min_p=1.0"
     plain, punished = (
@@ -116,12 +120,14 @@ def test_repetition_penalty_changes_the_answers(stage: Stage) -> None:
     assert plain != punished
 
 
+@shows(f"{ROLLOUT}.stop_token_ids")
 def test_stop_token_ids_end_an_answer(stage: Stage) -> None:
     every = ",".join(map(str, range(len(AutoTokenizer.from_pretrained(stage.model)))))
     run = stage.run_ppo("run", f"{ROLLOUT}.stop_token_ids=[{every}]")
     assert run.lines()[0]["response_length/max"] == 1.0 and run.lines()[0]["response_length/clip_ratio"] == 0.0
 
 
+@shows(f"{ROLLOUT}.agent.agent_loop_path", f"{ROLLOUT}.agent.default_agent_loop")
 def test_an_agent_of_the_users_makes_the_trajectories(stage: Stage) -> None:
     path = stage.directory / "agent.py"
     path.write_text(AGENT)
@@ -132,6 +138,7 @@ def test_an_agent_of_the_users_makes_the_trajectories(stage: Stage) -> None:
     assert run.lines()[0]["num_turns/mean"] == 2.0
 
 
+@shows("reward_model.launch_reward_fn_async")
 @pytest.mark.parametrize(("when", "calls"), [("False", ["score", "logprobs"]), ("True", ["logprobs", "score"])])
 def test_rewards_are_waited_for_before_or_after_the_log_probs(
     stage: Stage, when: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
@@ -149,6 +156,7 @@ def test_rewards_are_waited_for_before_or_after_the_log_probs(
     assert seen == calls
 
 
+@shows("trainer.log_val_generations")
 def test_log_val_generations_shows_so_many_answers(stage: Stage) -> None:
     with console.capture() as captured:
         lines = validated(stage, "run", "trainer.log_val_generations=2")
@@ -202,6 +210,7 @@ def test_importance_weights_scale_the_gradient_and_masked_tokens_leave_it(stage:
     assert same_weights(begun, masked.weights(1)) and masked.lines()[0]["actor/grad_norm"] == 0.0
 
 
+@shows("critic.model.tokenizer_path", "critic.checkpoint.save_contents")
 def test_a_tokenizer_of_its_own_stands_beside_the_critic(stage: Stage) -> None:
     tokenizer = AutoTokenizer.from_pretrained(stage.model)
     tokenizer.chat_template = "{{ 'another' }}"
@@ -217,6 +226,7 @@ def loaded_again(run: Run) -> Path:
     return run.directory / "global_step_2" / "actor" / "huggingface"
 
 
+@shows(f"{ACTOR}.checkpoint.save_contents")
 def test_a_saved_model_is_one_to_start_from(stage: Stage) -> None:
     contents = f"{ACTOR}.checkpoint.save_contents=[model,optimizer,extra,hf_model]"
     run = stage.run_ppo("run", contents)

@@ -10,6 +10,7 @@ import torch
 
 from hone.data.files import read_rows
 from hone.errors import UserError
+from tests.shows import shows
 from tests.trainers.runs import ACTOR, MODEL, ROLLOUT, Stage, difference, same_weights
 
 SPREAD = ("mean", "max", "min")
@@ -73,6 +74,7 @@ def test_a_run_trains_and_logs_every_number(stage: Stage, estimator: str, more: 
     assert json.loads((run.directory / "global_step_2" / "trainer_state.json").read_text())["step"] == 2
 
 
+@shows("trainer.critic_warmup")
 def test_the_critic_warms_up_alone(stage: Stage) -> None:
     more = ("trainer.critic_warmup=1", "trainer.save_freq=1")
     run = stage.run_ppo("run", *more, estimator="gae")
@@ -100,6 +102,8 @@ def test_the_kl_loss_is_zero_before_the_first_update_and_not_after(stage: Stage)
     assert lines[1]["actor/kl_coef"] == 0.001
 
 
+@shows("trainer.rollout_data_dir", "trainer.validation_data_dir", "trainer.val_before_train", "trainer.test_freq")
+@shows("custom_reward_function.path", "custom_reward_function.name")
 def test_dumps_hold_every_trajectory_of_training_and_validation(stage: Stage) -> None:
     folders = [f"trainer.{kind}_data_dir={stage.directory}/run/{kind}" for kind in ("rollout", "validation")]
     function = "custom_reward_function.name=with_extras"
@@ -117,6 +121,7 @@ def test_dumps_hold_every_trajectory_of_training_and_validation(stage: Stage) ->
     assert run.lines()[0][name] == pytest.approx(sum(line["acc"] for line in before) / 3)
 
 
+@shows("trainer.val_only")
 def test_val_only_validates_and_trains_nothing(stage: Stage) -> None:
     sampled = (f"{ROLLOUT}.val_kwargs.{change}" for change in ("n=2", "do_sample=True", "temperature=1.0"))
     run = stage.run_ppo("run", "trainer.val_only=True", *sampled)
@@ -159,6 +164,7 @@ def test_prompts_that_are_too_long_stop_the_run_or_are_dropped(stage: Stage) -> 
     assert len(read_rows(stage.data / "train.parquet")) == 64
 
 
+@shows("trainer.total_epochs", "trainer.total_training_steps", "data.train_batch_size")
 def test_epochs_give_the_number_of_steps(stage: Stage) -> None:
     sizes = ("data.train_max_samples=9", "trainer.total_training_steps=null", "trainer.total_epochs=2")
     run = stage.run_ppo("run", *sizes, "trainer.save_freq=-1")
@@ -166,6 +172,7 @@ def test_epochs_give_the_number_of_steps(stage: Stage) -> None:
     assert not list(run.directory.glob("global_step_*"))
 
 
+@shows("trainer.seed")
 def test_a_run_is_a_function_of_its_command_line(stage: Stage) -> None:
     runs = [stage.run_ppo(name) for name in ("one", "two")]
     assert same_weights(runs[0].weights(), runs[1].weights())

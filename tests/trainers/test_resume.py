@@ -17,6 +17,7 @@ from hone.trainers.checkpoints import Checkpoints
 from hone.workers.actor import ActorWorker
 from hone.workers.rollout import RolloutWorker
 from hone.workers.sft import SFTWorker
+from tests.shows import shows
 from tests.trainers.runs import ACTOR, MODEL, Run, Stage, same_weights
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -147,6 +148,7 @@ def test_a_run_that_is_over_does_nothing_when_it_is_called_again(stage: Stage) -
     assert again.lines() == lines and same_weights(again.weights(), weights)
 
 
+@shows("trainer.resume_mode", "trainer.save_freq")
 def test_a_longer_run_goes_on_and_disable_begins_anew(stage: Stage) -> None:
     constant = ("trainer.save_freq=1",)
     whole = stage.run_ppo("whole", *constant, "trainer.total_training_steps=3")
@@ -157,6 +159,7 @@ def test_a_longer_run_goes_on_and_disable_begins_anew(stage: Stage) -> None:
     assert [line["step"] for line in anew.lines()] == [1]
 
 
+@shows("trainer.resume_from_path")
 def test_another_run_goes_on_from_a_named_checkpoint(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     versions: list[int] = []
     update = RolloutWorker.update_weights
@@ -171,6 +174,7 @@ def test_another_run_goes_on_from_a_named_checkpoint(stage: Stage, monkeypatch: 
     assert branch.results() == whole.results()[1:]  # the checkpoint brings the line of its own step
 
 
+@shows("trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep")
 def test_old_checkpoints_are_pruned_by_role(stage: Stage) -> None:
     more = ["trainer.save_freq=1", "trainer.total_training_steps=3", "trainer.max_actor_ckpt_to_keep=1",
             "trainer.max_critic_ckpt_to_keep=2"]  # fmt: skip

@@ -16,6 +16,7 @@ from hone.rewards import Reward, RewardManager
 from hone.trainers.dynamic_sampling import sample_informative
 from hone.trainers.evaluate import evaluate
 from hone.trainers.scoring import Scoring
+from tests.shows import shows
 from tests.trainers.ragged import random_batch
 from tests.trainers.runs import ROLLOUT, Run, Stage
 from tests.trainers.test_dynamic_sampling import sampled
@@ -96,6 +97,7 @@ def test_training_and_evaluation_score_a_function_with_an_alarm_alike(stage: Sta
     assert metrics[f"val-core/sums/reward/mean@{len(found)}"] == pytest.approx(sum(s for _, s in found) / len(found))
 
 
+@shows("reward_model.reward_manager")
 @pytest.mark.parametrize(("manager", "processes"), [("naive", 1), ("prime", 8)])
 def test_the_reward_manager_says_how_many_calls_run_at_once(
     stage: Stage, manager: str, processes: int, monkeypatch: pytest.MonkeyPatch

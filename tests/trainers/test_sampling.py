@@ -26,7 +26,8 @@ class Backwards:
     def stream(self, method: str, items: Sequence[RolloutTask], **arguments: Any) -> Iterator[tuple[int, Trajectory]]:
         self.tasks = items
         for task in reversed(items):
-            yield task.index, Trajectory(task.sample.prompt_ids, [task.index], [1], [0.0], [0], "stop")
+            trajectory = Trajectory(task.sample.prompt_ids, [task.index], [1], [0.0], [0], "stop", text=str(task.index))
+            yield task.index, trajectory
 
 
 class Words:
@@ -43,7 +44,7 @@ def prompts(*uids: str, source: str = "numbers") -> list[Sample]:
 
 def sample(score: Any, samples: list[Sample], seed: tuple[int | str, ...] = (0, "train", 0)) -> tuple[Any, Backwards]:
     rollout = Backwards()
-    sampler = Sampler(rollout, Words(), RewardManager(score))  # type: ignore[arg-type]
+    sampler = Sampler(rollout, RewardManager(score))  # type: ignore[arg-type]
     return sampler(samples, n=2, sampling=Sampling(max_tokens=4), seed=seed), rollout
 
 

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hone.data.files import read_rows
+from tests.shows import shows
 from tests.trainers.runs import Stage, difference, same_weights
 
 LOGGED = {
@@ -17,6 +18,7 @@ LOGGED = {
 }  # fmt: skip
 
 
+@shows("trainer.test_freq", "trainer.total_training_steps", "data.train_batch_size", command="sft")
 def test_a_run_learns_and_leaves_a_model_that_transformers_loads(stage: Stage) -> None:
     run = stage.run_sft("run", "trainer.total_training_steps=12", "trainer.save_freq=12", "trainer.test_freq=6")
     lines = run.lines()
@@ -60,6 +62,7 @@ def test_parameters_do_not_depend_on_how_batches_are_cut(stage: Stage) -> None:
         assert difference(padded.weights(role="model"), run.weights(role="model")) < 1e-5, changes
 
 
+@shows("data.seed", "data.shuffle", command="sft")
 @pytest.mark.parametrize(
     "change",
     ["data.seed=7", "data.shuffle=False", "optim.lr=2e-3", "optim.lr_scheduler=constant", "optim.clip_grad=1e-3",
@@ -77,6 +80,7 @@ def test_rows_cut_on_the_left_train_wherever_the_cut_falls(stage: Stage, longest
     assert all(math.isfinite(line[name]) for line in run.lines() for name in ("train/loss", "val/loss"))
 
 
+@shows("trainer.save_freq", "trainer.max_ckpt_to_keep", "trainer.checkpoint.save_contents", command="sft")
 def test_only_so_many_checkpoints_are_kept(stage: Stage) -> None:
     run = stage.run_sft(
         "run", "trainer.save_freq=1", "trainer.total_training_steps=3", "trainer.max_ckpt_to_keep=2",
@@ -84,3 +88,23 @@ def test_only_so_many_checkpoints_are_kept(stage: Stage) -> None:
     )  # fmt: skip
     assert sorted(path.name for path in run.directory.glob("global_step_*")) == ["global_step_2", "global_step_3"]
     assert [path.name for path in (run.directory / "global_step_3" / "model").iterdir()] == ["model.safetensors"]
+
+
+@shows("trainer.total_epochs", command="sft")
+def test_epochs_give_the_number_of_steps(stage: Stage) -> None:
+    sizes = ("data.train_max_samples=17", "trainer.total_training_steps=null", "trainer.total_epochs=2")
+    run = stage.run_sft("run", *sizes, "trainer.checkpoint.save_contents=[model]")
+    assert [line["training/epoch"] for line in run.lines()] == [0, 0, 1, 1]  # 17 // 8 steps each
+
+
+@shows("trainer.resume_mode", "trainer.resume_from_path", command="sft")
+def test_a_run_begins_anew_or_goes_on_from_a_named_checkpoint(stage: Stage) -> None:
+    often = ("trainer.save_freq=1", "trainer.checkpoint.save_contents=[model,optimizer,extra]")
+    whole = stage.run_sft("whole", *often)
+    named = ("trainer.resume_mode=resume_path", f"trainer.resume_from_path={whole.directory}/global_step_1")
+    branch = stage.run_sft("branch", *often, *named)
+    assert branch.results() == whole.results()  # the checkpoint brings the line of its own step
+    assert same_weights(whole.weights(2, "model"), branch.weights(2, "model"))
+    assert not (branch.directory / "global_step_1").exists()
+    anew = stage.run_sft("whole", *often, "trainer.resume_mode=disable", "trainer.total_training_steps=1")
+    assert [line["step"] for line in anew.lines()] == [1]

@@ -18,8 +18,13 @@ from tests.models_of_families import random_ids, tiny
 LENGTHS = [4, 9, 2, 7, 1]
 
 
+class Words:
+    def decode(self, ids, **options) -> str:
+        return " ".join(map(str, ids))
+
+
 def make_stream(**options) -> TrajectoryStream:
-    return TrajectoryStream(HFEngine(tiny("qwen3"), eos_token_ids=[1], max_model_len=64, **options))
+    return TrajectoryStream(HFEngine(tiny("qwen3"), eos_token_ids=[1], max_model_len=64, **options), Words())
 
 
 def tasks(n: int = 3, *, agents: dict[int, str] | None = None, max_tokens: int = 12) -> list[RolloutTask]:
@@ -68,14 +73,16 @@ def test_every_task_comes_back_once_under_its_own_index(slots):
     found = dict(make_stream(max_num_seqs=slots)(wanted))
     assert sorted(found) == list(range(len(wanted)))
     for task in wanted:
-        assert found[task.index].prompt_ids == task.sample.prompt_ids
-        assert 1 <= len(found[task.index].response_ids) <= 12
+        trajectory = found[task.index]
+        assert trajectory.prompt_ids.tolist() == task.sample.prompt_ids
+        assert 1 <= len(trajectory.response_ids) <= 12
+        assert trajectory.text == " ".join(map(str, trajectory.response_ids)) and trajectory.num_turns == 1
 
 
 def test_order_of_arrival_and_number_of_slots_change_no_trajectory():
     few, many = (dict(make_stream(max_num_seqs=slots)(tasks())) for slots in (2, 1024))
     for index, trajectory in many.items():
-        assert few[index].response_ids == trajectory.response_ids
+        assert few[index].response_ids.tolist() == trajectory.response_ids.tolist()
         assert few[index].logprobs == pytest.approx(trajectory.logprobs, abs=1e-5)
 
 
@@ -96,7 +103,7 @@ def test_an_agents_error_surfaces_and_cancels_the_others(agents):
     assert sorted(agents) == ["0", "2"]
     again = dict(stream(tasks()))  # and nothing of it is left in the engine
     plain = dict(make_stream()(tasks()))
-    assert {i: t.response_ids for i, t in again.items()} == {i: t.response_ids for i, t in plain.items()}
+    assert {i: t.text for i, t in again.items()} == {i: t.text for i, t in plain.items()}
     assert not stream.engine.running and not stream.engine.waiting
 
 

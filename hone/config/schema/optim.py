@@ -16,7 +16,7 @@ OptimizerImpl = Literal["torch.optim", "torchao.optim", "bitsandbytes.optim"]
 class MegatronOptimKeys(Node):
     """Keys that only Megatron's optimiser reads."""
 
-    clip_grad: float = key(1.0, "Largest norm of the gradient (strategy=megatron; elsewhere see grad_clip).", ge=0)
+    clip_grad: float = key(1.0, "Another name of grad_clip; with strategy=megatron a key of its own.", ge=0)
     lr_warmup_init: float = key(0.0, "Learning rate at the first warm-up step (strategy=megatron).", ge=0)
     lr_decay_steps: int | None = key(None, "Steps of the decay; null is the whole run (strategy=megatron).", ge=1)
     lr_decay_style: Literal["constant", "linear", "cosine", "inverse_square_root"] = key(

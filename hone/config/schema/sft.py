@@ -28,6 +28,8 @@ class SFTDataConfig(Node):
     )
     prompt_key: str = key("prompt", "Column with the prompt: text, or a list of messages.")
     response_key: str = key("response", "Column with the response text.")
+    prompt_dict_keys: list[str] = key([], "Names to follow inside prompt_key's column, where that holds a mapping.")
+    response_dict_keys: list[str] = key([], "Names to follow inside response_key's column.")
     messages_key: str = key("messages", "Column with a whole conversation, for multiturn.enable.")
     multiturn: SFTMultiTurn = node(SFTMultiTurn)
     max_length: int = key(1024, "Longest row in tokens, prompt and response together.", ge=1)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
 from .base import Node, default_tree, members
+from .expectation import expectation
 
 
 @dataclass(frozen=True)
 class KeyDoc:
-    """What is known about one key. `choices` is empty when the key is not an enumeration."""
+    """What is known about one key. `choices` is empty when the key is not an enumeration. `told_in` says where its
+    meaning stands, "Class.name", or "Class" for a section that its class describes; keys that share it are the same
+    field in several places."""
 
     key: str
     meaning: str
@@ -21,6 +25,8 @@ class KeyDoc:
     choices: tuple[Any, ...]
     default: Any
     section: bool
+    field: FieldInfo
+    told_in: str
 
 
 def fields_of(section: type[Node]) -> dict[str, FieldInfo]:
@@ -52,9 +58,16 @@ def _document(section: type[Node], defaults: dict[str, Any], prefix: str) -> Ite
         child, default = section_of(field), defaults[name]
         meaning = field.description or (child.__doc__ or "").strip()
         expected = "a section" if child else expectation(field)
-        yield KeyDoc(prefix + name, meaning, expected, choices_of(field), default, child is not None)
+        told_in = child.__name__ if child and not field.description else f"{_definer(section, field)}.{name}"
+        yield KeyDoc(prefix + name, meaning, expected, choices_of(field), default, child is not None, field, told_in)
         if child:
             yield from _document(child, default, f"{prefix}{name}.")
+
+
+def _definer(section: type[Node], field: FieldInfo) -> str:
+    """The class that writes a field of a section down: itself, or one that it builds on."""
+    name = next(name for name, own in section.model_fields.items() if own is field)
+    return next(kin.__name__ for kin in section.__mro__ if name in inspect.get_annotations(kin))
 
 
 def knows(root: type[Node], dotted: str) -> bool:
@@ -76,32 +89,3 @@ def choices_of(field: FieldInfo) -> tuple[Any, ...]:
     alternatives = [get_args(m)[0] if get_origin(m) is list else m for m in members(field.annotation)]
     literals = [m for m in alternatives if get_origin(m) is Literal]
     return tuple(choice for literal in literals for choice in get_args(literal))
-
-
-def expectation(field: FieldInfo) -> str:
-    """What a key accepts, in words: "an integer >= 1, or null"."""
-    kinds = [_kind(m) for m in members(field.annotation) if m is not type(None)]
-    bounds = " and ".join(f"{symbol} {bound:g}" for symbol, bound in _bounds(field))
-    words = " or ".join(kinds) + (f" {bounds}" if bounds else "")
-    return words + (", or null" if type(None) in members(field.annotation) else "")
-
-
-def _kind(annotation: Any) -> str:
-    if get_origin(annotation) is Annotated:
-        bounded = FieldInfo.from_annotation(annotation)
-        return " ".join([_kind(bounded.annotation), " and ".join(f"{s} {b:g}" for s, b in _bounds(bounded))]).strip()
-    names = {int: "an integer", float: "a number", bool: "true or false", str: "text", Any: "any value"}
-    origin = get_origin(annotation) or annotation
-    if origin is Literal:
-        return "one of " + ", ".join(str(c) for c in get_args(annotation))
-    if origin is list:
-        return "a list, each " + _kind(get_args(annotation)[0])
-    return "a mapping" if origin is dict else names.get(annotation, "a section")
-
-
-def _bounds(field: FieldInfo) -> Iterator[tuple[str, float]]:
-    for rule in field.metadata:
-        for attribute, symbol in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<")):
-            bound = getattr(rule, attribute, None)
-            if bound is not None:
-                yield symbol, bound

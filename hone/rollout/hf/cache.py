@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hone.models.attention import PackedLayout, masked_attention
 
-LENGTH_STEP = 64
+LENGTH_STEP = 16
 
 
 class SlotCache:
@@ -43,11 +43,13 @@ class SlotCache:
             self.keys.append(None)
             self.values.append(None)
         for store, new in ((self.keys, k), (self.values, v)):
-            if store[layer] is None:
-                store[layer] = new.new_zeros(self.slots, new.shape[1], self.columns, new.shape[2])
             tensor = store[layer]
-            assert tensor is not None
-            tensor[slots, :, columns] = new
+            if tensor is None:
+                tensor = store[layer] = new.new_zeros(self.slots, new.shape[1], self.columns, new.shape[2])
+            heads = torch.arange(new.shape[1], device=new.device)
+            places = (slots[:, None] * new.shape[1] + heads) * tensor.shape[2] + columns[:, None]
+            # Several times as fast as to assign to tensor[slots, :, columns].
+            tensor.view(-1, new.shape[2]).index_copy_(0, places.flatten(), new.flatten(0, 1))
 
     def read(self, layer: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:
         """Views [rows, kv_heads, columns, D] of the first rows and columns."""

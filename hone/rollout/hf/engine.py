@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -38,6 +39,7 @@ class Request:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    stop_reason: Literal["stop", "length"] | None = None  # None while it runs
 
     @property
     def sampling_now(self) -> Sampling:
@@ -47,12 +49,19 @@ class Request:
             return self.sampling
         return replace(self.sampling, temperature=first, top_k=-1, top_p=1.0, min_p=0.0)
 
-    @property
-    def stop_reason(self) -> str | None:
-        """Why it is over, or None while it is not."""
-        if self.token_ids and self.token_ids[-1] in self.stop_ids:
-            return "stop"
-        return "length" if len(self.token_ids) >= self.sampling.max_tokens else None
+    def append(self, token: int, logprob: float, version: int) -> None:
+        self.token_ids.append(token)
+        self.logprobs.append(logprob)
+        self.versions.append(version)
+        if token in self.stop_ids:
+            self.stop_reason = "stop"
+        elif len(self.token_ids) >= self.sampling.max_tokens:
+            self.stop_reason = "length"
+
+    def finish(self) -> None:
+        if not self.future.done():
+            assert self.stop_reason is not None
+            self.future.set_result(Completion(self.token_ids, self.logprobs, self.stop_reason, self.versions))
 
 
 class HFEngine:
@@ -185,24 +194,22 @@ class HFEngine:
     @torch.no_grad()
     def _advance(self, input_ids: list[int], layout: Layout, *, first: int, pick: Tensor | None) -> None:
         """Runs the tokens and gives every row from `first` on its next one; `pick` names the states that predict it."""
-        self.model.eval()
+        if self.model.training:
+            self.model.eval()
         ids = torch.tensor(input_ids, device=self.model.device)
         with layout_attention(self.model), autocast(ids.device, self.model.dtype, self.compute_dtype):
-            hidden = run_layout(self.model, ids, layout)
-            if pick is not None:
-                hidden = hidden[pick.to(hidden.device)]
+            hidden = run_layout(self.model, ids, layout, None if pick is None else pick.to(ids.device))
             logits = self.head.logits(hidden)
         self._append(self.running[first:], *self._draw(logits, first))
 
     def _draw(self, logits: Tensor, first: int) -> tuple[list[int], list[float]]:
-        rows = self.running[first:]
-        if any(r.sampling.repetition_penalty != 1.0 for r in rows):
+        rows, sampling = self.running[first:], self._sampling_rows(first, logits.device)
+        if sampling.penalises:
             seen = [[*r.prompt_ids, *r.token_ids] for r in rows]
             logits = penalise_repetition(logits, seen, [r.sampling.repetition_penalty for r in rows])
-        seeds = np.array([r.sampling.seed & 0xFFFFFFFFFFFFFFFF for r in rows], dtype=np.uint64)
         positions = np.array([len(r.token_ids) for r in rows], dtype=np.uint64)
-        uniform = torch.from_numpy(uniforms(seeds, positions)).to(logits.device)
-        tokens, logprobs = sample(logits, self._sampling_rows(first, logits.device), uniform)
+        uniform = torch.from_numpy(uniforms(sampling.seeds, positions)).to(logits.device)
+        tokens, logprobs = sample(logits, sampling, uniform)
         drawn = logprobs.tolist()
         if not math.isfinite(sum(drawn)):  # one NaN among a row's logits is in all of its log-probs
             raise UserError(
@@ -214,30 +221,21 @@ class HFEngine:
 
     def _sampling_rows(self, first: int, device: torch.device) -> RowSampling:
         if self._rows is None or first:
-            params = [r.sampling_now for r in self.running[first:]]
-            rows = RowSampling(
-                torch.tensor([p.temperature for p in params], dtype=torch.float32, device=device),
-                torch.tensor([p.top_k for p in params], device=device),
-                torch.tensor([p.top_p for p in params], dtype=torch.float32, device=device),
-                torch.tensor([p.min_p for p in params], dtype=torch.float32, device=device),
-            )
+            rows = RowSampling.of([r.sampling_now for r in self.running[first:]], device)
             if first:
                 return rows
             self._rows = rows
         return self._rows
 
     def _append(self, rows: list[Request], tokens: list[int], logprobs: list[float]) -> None:
+        stays = [True] * (len(self.running) - len(rows))  # those before had no token in this pass, and go on
         for request, token, logprob in zip(rows, tokens, logprobs, strict=True):
-            request.token_ids.append(token)
-            request.logprobs.append(logprob)
-            request.versions.append(self.version)
-        reasons = [r.stop_reason for r in self.running]
-        for request, reason in zip(self.running, reasons, strict=True):
-            if reason is not None and not request.future.done():
-                completion = Completion(request.token_ids, request.logprobs, reason, request.versions)  # type: ignore[arg-type]
-                request.future.set_result(completion)
-        if any(reasons):
-            self._keep([reason is None for reason in reasons])
+            request.append(token, logprob, self.version)
+            stays.append(request.stop_reason is None)
+            if not stays[-1]:
+                request.finish()
+        if not all(stays):
+            self._keep(stays)
 
     def _keep(self, stays: list[bool]) -> None:
         """Closes the gaps: the last rows move into the slots of those that leave."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from hone.rollout.interface import Sampling
 
 GOLDEN = 0x9E3779B97F4A7C15
 
@@ -33,6 +36,19 @@ class RowSampling:
     top_k: Tensor  # [rows] int64, 0 or less: off
     top_p: Tensor  # [rows] fp32, 1: off
     min_p: Tensor  # [rows] fp32, 0: off
+    seeds: np.ndarray  # [rows] uint64
+    penalises: bool = False  # whether any row has a repetition penalty
+
+    @classmethod
+    def of(cls, rows: Sequence[Sampling], device: torch.device) -> RowSampling:
+        return cls(
+            torch.tensor([r.temperature for r in rows], dtype=torch.float32, device=device),
+            torch.tensor([r.top_k for r in rows], device=device),
+            torch.tensor([r.top_p for r in rows], dtype=torch.float32, device=device),
+            torch.tensor([r.min_p for r in rows], dtype=torch.float32, device=device),
+            np.array([r.seed & 0xFFFFFFFFFFFFFFFF for r in rows], dtype=np.uint64),
+            any(r.repetition_penalty != 1.0 for r in rows),
+        )
 
     @property
     def greedy(self) -> Tensor:

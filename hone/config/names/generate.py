@@ -1,0 +1,29 @@
+"""Other names of the keys of `hone generate` and `hone eval`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .rows import ANY, Renamed, Row, Settled, same_in
+from .shared import ray, reward_function
+
+MODEL = "actor_rollout_ref.model"
+ROLLOUT = "actor_rollout_ref.rollout"
+
+
+def _generate() -> Iterator[Row]:
+    yield Renamed("rollout.n", "data.n_samples")
+    yield Renamed("data.train_files", "data.path")
+    yield Renamed(f"{ROLLOUT}.n", "data.n_samples")
+    yield from same_in(MODEL, "model", "path", "trust_remote_code", "external_lib")
+    sampling = ("name", "temperature", "top_k", "top_p", "do_sample", "prompt_length", "response_length", "dtype")
+    limits = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "ignore_eos")
+    yield from same_in(ROLLOUT, "rollout", *sampling, *limits)
+    for place in ("rollout", ROLLOUT):
+        for name in ("gpu_memory_utilization", "enforce_eager", "free_cache_engine", "load_format",
+                     "tensor_model_parallel_size", "enable_chunked_prefill", "disable_log_stats"):  # fmt: skip
+            yield Settled(f"{place}.{name}", ANY, "hone's own engine does not read it")
+
+
+GENERATE: tuple[Row, ...] = (*_generate(), *ray())
+EVAL: tuple[Row, ...] = tuple(reward_function("reward"))
