@@ -53,7 +53,7 @@ class MultiTurnConfig(Node):
     format: CallFormat = key("auto", "How the model writes calls; auto takes what its chat template is written for.")
     completion_callback: str | None = key(
         None,
-        "Function called with the row and the messages after each turn of the model: FILE.py:NAME or package.NAME.",
+        "Function called with the row and the messages after each turn: FILE.py:NAME or package.module.NAME.",
     )
     use_inference_chat_template: bool = key(
         False,
