@@ -43,10 +43,10 @@ FAMILIES = {
 }
 
 
-def tiny(family: str, seed: int = 0) -> PreTrainedModel:
+def tiny(family: str, seed: int = 0, *, layers: int = 2) -> PreTrainedModel:
     config_class, model_class, extra = FAMILIES[family]
     torch.manual_seed(seed)
-    config = config_class(**SHAPE, **extra)
+    config = config_class(**{**SHAPE, "num_hidden_layers": layers}, **extra)
     config._attn_implementation = "eager" if family == "gemma2" else "sdpa"
     return model_class(config).eval()
 

@@ -71,6 +71,7 @@ FORWARDED = {
     "data": "Prepare data sets.",
     "model": "Make model folders.",
     "config": "Show, check and explain configurations.",
+    "plan": "Say what a run will do and take, without loading weights.",
     "demo": "Train a tiny model from nothing, end to end.",
 }
 MODULES = {"eval": "evaluate"}  # a command and its module share their name otherwise

@@ -16,35 +16,38 @@ from hone.user_code import load_function
 AGENT = "actor_rollout_ref.rollout.agent"
 
 
-def load_and_check(command: str, argv: Sequence[str]) -> Loaded:
-    """The configuration, with everything that is wrong with it in one error, this module's findings included."""
+def load_and_check(command: str, argv: Sequence[str], *, here: bool = True) -> Loaded:
+    """The configuration, with everything that is wrong with it in one error, this module's findings included.
+
+    here: the run is to be on this machine, which must have the device
+    """
     try:
         loaded = load(command, argv)
     except ConfigError as error:
-        others = [] if error.config is None else list(findings(error.config, error.faulty))
+        others = [] if error.config is None else list(findings(error.config, error.faulty, here=here))
         raise ConfigError(command, error.problems, others=others) from error
-    if found := list(findings(loaded.config)):
+    if found := list(findings(loaded.config, here=here)):
         raise UserError(found[0]) if len(found) == 1 else ConfigError(command, [], others=found)
     return loaded
 
 
-def findings(config: Node, faulty: Collection[str] = ()) -> Iterator[str]:
+def findings(config: Node, faulty: Collection[str] = (), *, here: bool = True) -> Iterator[str]:
     """What a run would fail on, one message each. Imports only what the configuration asks for. Keys that are `faulty`
     already, and the sections that they are in, are left alone."""
-    for check in _checks(config, frozenset(faulty)):
+    for check in _checks(config, frozenset(faulty), here):
         try:
             check()
         except UserError as mistake:
             yield str(mistake)
 
 
-def _checks(config: Node, faulty: frozenset[str]) -> Iterator[Callable[[], object]]:
+def _checks(config: Node, faulty: frozenset[str], here: bool) -> Iterator[Callable[[], object]]:
     for section, path, name in _functions(config):
         if not faulty & {f"{section}.path", f"{section}.name"}:
             yield partial(load_function, path, name, section=section)
     if isinstance(config, PPOConfig) and not faulty & {f"{AGENT}.agent_loop_path", f"{AGENT}.default_agent_loop"}:
         yield partial(_check_agents, config)
-    if isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
+    if here and isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
         yield partial(_check_device, config)
     for key, path in models_of(config).items():
         if key not in faulty:

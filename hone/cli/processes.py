@@ -27,7 +27,7 @@ def processes(config: PPOConfig | SFTConfig | GenerationConfig) -> Iterator[Exec
             deadline=trainer.ray_wait_register_center_timeout,
             timeline=start.timeline_json_file,
             seed=trainer.seed,
-            dealing=_dealing(config),
+            dealing=dealing_of(config),
         )
     )
     try:
@@ -36,7 +36,7 @@ def processes(config: PPOConfig | SFTConfig | GenerationConfig) -> Iterator[Exec
         executor.shutdown()
 
 
-def _dealing(config: PPOConfig | SFTConfig | GenerationConfig) -> Dealing:
+def dealing_of(config: PPOConfig | SFTConfig | GenerationConfig) -> Dealing:
     """How batches go to ranks; the rows of a fine-tuning batch always so that token counts are close."""
     from hone.cluster import Dealing
 

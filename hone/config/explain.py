@@ -12,6 +12,7 @@ from .names import NAMES, Divided, Renamed, Row, chooses_a_group, is_other_name
 from .overrides import unknown_key
 from .presets import DEFAULT_PRESET, PRESETS
 from .readers import readers
+from .resting import RESTING
 from .schema.walk import KeyDoc, document, knows
 from .support import NOT_BUILT, NotBuilt, hydra_text
 from .validate import reference
@@ -74,6 +75,7 @@ def _explained(command: str, docs: dict[str, KeyDoc], key: str) -> str:
         "accepts": [doc.expected],
         "default": [_default(doc, docs)],
         "this build": list(refusals(command, key)),
+        "rests while": [f"{r.switch}={hydra_text(r.off)}" for r in RESTING[command] if r.holds(key)],
         "read by": [", ".join(readers(command, key)) or "no module of this build"],
         "another name of": new_names(command, key),
         "other names": old_names(command, key),

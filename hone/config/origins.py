@@ -34,7 +34,7 @@ def _set_by(key: str, composition: Composition, of_preset: Mapping[str, str]) ->
     if key in composition.overridden:
         yield "command line"
     elif key in composition.user_keys:
-        yield str(composition.file)
+        yield str(composition.file or "a group of --config-path")
     elif key in of_preset:
         yield of_preset[key]
 

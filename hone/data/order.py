@@ -33,6 +33,10 @@ class BatchOrder:
         self._epoch = -1
         self._order = np.arange(0)
 
+    def total_steps(self, wanted: int | None, epochs: int) -> int:
+        """Of a run of so many epochs, or of `wanted` steps if there is a number."""
+        return wanted or epochs * self.steps_per_epoch
+
     def batch(self, step: int) -> np.ndarray:
         """Row indices of one step: batch_size of them, fewer at an epoch's end without drop_last."""
         epoch, position = divmod(step, self.steps_per_epoch)

@@ -25,11 +25,11 @@ def hidden_states(
     if packed:
         use_layouts(model)
         return run_layout(model, input_ids, PackedLayout(lengths, input_ids.device), index)
-    ids, mask = _rectangle(input_ids, lengths)
+    ids, mask, places = _rectangle(input_ids, lengths)
     positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     output = model.base_model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
-    hidden = output.last_hidden_state[mask.bool()]
-    return hidden if index is None else hidden.index_select(0, index)
+    places = places if index is None else places.index_select(0, index)
+    return output.last_hidden_state.flatten(0, 1).index_select(0, places)
 
 
 def shared_hidden_states(
@@ -83,10 +83,11 @@ def run_layout(model: PreTrainedModel, input_ids: Tensor, layout: Layout, index:
     return hidden if index is None else hidden.index_select(0, index)
 
 
-def _rectangle(input_ids: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Right-padded ids and mask [rows, longest]; the padding id is 0 and is never seen by a real token."""
-    sizes = torch.tensor(lengths, device=input_ids.device)
-    mask = torch.arange(max(lengths), device=input_ids.device) < sizes[:, None]
-    ids = torch.zeros(mask.shape, dtype=input_ids.dtype, device=input_ids.device)
-    ids[mask] = input_ids
-    return ids, mask.long()
+def _rectangle(input_ids: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Right-padded ids and mask [rows, longest], and where each token stands in them laid flat; the padding id is 0 and
+    is never seen by a real token."""
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    places = mask.flatten().nonzero().squeeze(1).to(input_ids.device)
+    ids = torch.zeros(mask.numel(), dtype=input_ids.dtype, device=input_ids.device)
+    ids[places] = input_ids
+    return ids.view(mask.shape), mask.long().to(input_ids.device), places

@@ -25,13 +25,22 @@ def distinct_tokens(index: Tensor, tokens: int) -> Tensor | None:
 def prune_last_layer(model: PreTrainedModel) -> None:
     """From now on the last layer's MLP computes only `read_tokens` [n], where the model is called with them, and gives
     0 elsewhere. Does nothing to models that are built otherwise."""
+    base: Any = model.base_model
     layer = _last_layer(model)
-    if layer is None or hasattr(layer, "reading"):
+    if layer is None:
         return
+    reading = getattr(layer, "reading", None) or _install(layer)
+    former = getattr(base, "reading", reading)  # another layer's, where a model has been cut
+    former.on, reading.on = False, True
+    base.reading = reading
+
+
+def _install(layer: Any) -> _Reading:
     layer.reading = reading = _Reading()
     layer.self_attn.register_forward_pre_hook(reading.begin, with_kwargs=True)
     layer.mlp.register_forward_pre_hook(reading.select)
     layer.mlp.register_forward_hook(reading.scatter)
+    return reading
 
 
 def _last_layer(model: PreTrainedModel) -> Any:
@@ -46,11 +55,12 @@ class _Reading:
     """Hooks inside of the layer, so that gradient checkpointing, which runs a layer again, runs them again too."""
 
     def __init__(self) -> None:
+        self.on = True
         self.tokens: Tensor | None = None
         self.all = 0
 
     def begin(self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.tokens = kwargs.get("read_tokens")
+        self.tokens = kwargs.get("read_tokens") if self.on else None
 
     def select(self, mlp: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         if self.tokens is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,10 @@ VALUE_HEADS = ("score", "classifier")  # how heads are called; a critic's may st
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model comes from and how it is changed on the way in."""
+    """Where a model comes from and how it is changed on the way in.
+
+    skeleton: build it of its config.json alone, without weights, on torch's meta device
+    """
 
     path: str
     dtype: torch.dtype = torch.float32
@@ -44,6 +47,7 @@ class ModelSource:
     packed: bool = True
     freeze_router: bool = False
     liger: bool = False
+    skeleton: bool = False
 
     @property
     def location(self) -> str:
@@ -112,6 +116,8 @@ def _load(auto: Any, source: ModelSource, **config_changes: Any) -> tuple[PreTra
         # Set here: from_pretrained hands what a configuration class does not know to the model's constructor.
         for name, value in {**source.config_overrides, **config_changes}.items():
             setattr(config, name, value)
+        if source.skeleton:
+            return _skeleton(auto, config, source), set()
         model, report = auto.from_pretrained(
             source.location,
             config=config,
@@ -130,6 +136,18 @@ def _load(auto: Any, source: ModelSource, **config_changes: Any) -> tuple[PreTra
         ) from error
     _refuse_mismatched(report["mismatched_keys"], source)
     return _changed(model, source), set(report["missing_keys"])
+
+
+def _skeleton(auto: Any, config: PretrainedConfig, source: ModelSource) -> PreTrainedModel:
+    """The same model without weights. Liger's kernels, which need the device of the run, compute the same."""
+    with torch.device("meta"):
+        model = auto.from_config(
+            config,
+            dtype=source.dtype,
+            attn_implementation=_attention_of(auto, config, source.attn_implementation),
+            trust_remote_code=source.trust_remote_code,
+        )
+    return _changed(model, replace(source, device=torch.device("meta"), liger=False))
 
 
 def _refuse_mismatched(mismatched: Any, source: ModelSource) -> None:

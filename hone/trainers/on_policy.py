@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass
 
-from hone.batch import Batch
 from hone.config.schema.ppo import PPOConfig
 from hone.trainers.updates import UpdatePlan
 
@@ -29,7 +29,7 @@ class OnPolicy:
         )
         return cls(not (needed_before or stochastic), config.trainer.critic_warmup)
 
-    def holds(self, batch: Batch, plan: UpdatePlan, step: int) -> bool:
+    def holds(self, batch: Sized, plan: UpdatePlan, step: int) -> bool:
         """Whether this step's trajectories go into a single optimiser step."""
         single = plan.epochs == 1 and 0 < len(batch) <= plan.mini_batch
         return self.possible and single and step >= self.critic_warmup

@@ -27,7 +27,7 @@ from hone.trainers.ppo_setup import Setup, set_up
 from hone.trainers.sampling import Sampled
 from hone.trainers.scoring import Scoring
 from hone.trainers.updates import run_on_policy_update, run_update
-from hone.trainers.validation import Validator
+from hone.trainers.validation import Validator, validates_first
 
 
 class PPOTrainer:
@@ -46,7 +46,7 @@ class PPOTrainer:
         trainer, setup = self.config.trainer, self.setup
         first, last_line = self._resume()
         with setup.track(first, last_line) as tracker, progress_bar() as bar:
-            if trainer.val_only or (trainer.val_before_train and first == 0):
+            if validates_first(self.config, first):
                 tracker.log(self.validator(first), step=first)
             if trainer.val_only:
                 return

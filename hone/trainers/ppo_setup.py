@@ -83,15 +83,15 @@ def set_up(loaded: Loaded, executor: Executor) -> Setup:
     )
     load_own_agents(config.actor_rollout_ref.rollout.agent)
     surroundings = load_surroundings(config.actor_rollout_ref.rollout.multi_turn)
-    train_data = _prompts(config, tokenizer, surroundings, training=True)
-    val_data = _prompts(config, tokenizer, surroundings, training=False) if config.data.val_files else None
+    train_data = prompts(config, tokenizer, surroundings, training=True)
+    val_data = prompts(config, tokenizer, surroundings, training=False) if config.data.val_files else None
     data = config.data
     order = BatchOrder(len(train_data), data.train_batch_size, seed=data.seed, shuffle=data.shuffle)
-    total_steps = config.trainer.total_training_steps or config.trainer.total_epochs * order.steps_per_epoch
+    total_steps = order.total_steps(config.trainer.total_training_steps, config.trainer.total_epochs)
     manager = RewardManager(_reward_function(config), processes=PROCESSES[config.reward_model.reward_manager])
     settings = RunSettings(executor.device(config.trainer.device), total_steps, config.trainer.seed, loaded.user_keys)
     torch.manual_seed(config.trainer.seed)
-    groups = executor.start(_roles(config, settings))
+    groups = executor.start(roles(config, settings))
     return Setup(
         loaded=loaded,
         directory=Path(config.trainer.default_local_dir).expanduser(),
@@ -102,15 +102,16 @@ def set_up(loaded: Loaded, executor: Executor) -> Setup:
         total_steps=total_steps,
         groups=groups,
         sampler=Sampler(groups["rollout"], manager),
-        actor_plan=_actor_plan(config),
-        critic_plan=_critic_plan(config),
+        actor_plan=actor_plan(config),
+        critic_plan=critic_plan(config),
         actor_cost=groups["actor"].call("cost")[0],
     )
 
 
-def _prompts(
+def prompts(
     config: PPOConfig, tokenizer: PreTrainedTokenizerBase, surroundings: Surroundings, *, training: bool
 ) -> PromptDataset:
+    """The run's prompts, or those that it is validated with."""
     data, conversing = config.data, config.actor_rollout_ref.rollout.multi_turn.enable
     files = data.train_files if training else data.val_files
     assert files is not None
@@ -141,7 +142,7 @@ def _reward_function(config: PPOConfig):  # type: ignore[no-untyped-def]
     return load_function(custom.path, custom.name) if custom.path else default_compute_score
 
 
-def _roles(config: PPOConfig, settings: RunSettings) -> dict[str, Role]:
+def roles(config: PPOConfig, settings: RunSettings) -> dict[str, Role]:
     """In the order in which they are built: the actor compares itself with the reference, which may be the actor's own
     model, and the rollout shares the actor's weights."""
     arguments = {"config": config, "run": settings}
@@ -156,7 +157,8 @@ def _roles(config: PPOConfig, settings: RunSettings) -> dict[str, Role]:
     return roles
 
 
-def _actor_plan(config: PPOConfig) -> UpdatePlan:
+def actor_plan(config: PPOConfig) -> UpdatePlan:
+    """How a step's trajectories train the policy."""
     actor = config.actor_rollout_ref.actor
     return UpdatePlan(
         mini_batch=actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n,
@@ -169,7 +171,8 @@ def _actor_plan(config: PPOConfig) -> UpdatePlan:
     )
 
 
-def _critic_plan(config: PPOConfig) -> UpdatePlan:
+def critic_plan(config: PPOConfig) -> UpdatePlan:
+    """How they train the value model."""
     critic = config.critic
     return UpdatePlan(
         mini_batch=critic.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n,

@@ -36,7 +36,7 @@ class SFTTrainer:
         self.train_data = _dataset(config, tokenizer, data.train_files, data.train_max_samples)
         self.val_data = _dataset(config, tokenizer, data.val_files, data.val_max_samples) if data.val_files else None
         self.order = BatchOrder(len(self.train_data), data.train_batch_size, seed=data.seed, shuffle=data.shuffle)
-        self.total_steps = trainer.total_training_steps or trainer.total_epochs * self.order.steps_per_epoch
+        self.total_steps = self.order.total_steps(trainer.total_training_steps, trainer.total_epochs)
         settings = RunSettings(executor.device(trainer.device), self.total_steps, trainer.seed, loaded.user_keys)
         torch.manual_seed(trainer.seed)
         arguments = {"config": config, "run": settings}
@@ -58,7 +58,7 @@ class SFTTrainer:
                 metrics = self._train_step(step)
                 if self.val_data is not None and due(step + 1, trainer.test_freq, last=last):
                     metrics["val/loss"] = self.validate()
-                if last or due(step + 1, trainer.save_freq, last=last):  # what was trained is never lost
+                if saves(step + 1, trainer.save_freq, last=last):
                     self._save(step + 1, metrics)
                 tracker.log(metrics, step=step + 1)
                 bar.advance(task)
@@ -125,6 +125,11 @@ class SFTTrainer:
             done=done,
             last_line=last_line,
         )
+
+
+def saves(step: int, frequency: int, *, last: bool) -> bool:
+    """Whether a checkpoint follows a step. What was trained is never lost: one follows the last step in any case."""
+    return last or due(step, frequency, last=last)
 
 
 def _batch(samples: Sequence[SFTSample]) -> Batch:

@@ -33,6 +33,10 @@ class UpdatePlan:
     seed: int = 0
     selector: Selector | None = None
 
+    def sizes(self, trajectories: int) -> list[int]:
+        """Trajectories of each mini-batch of an epoch: one optimiser step each."""
+        return [min(self.mini_batch, trajectories - begin) for begin in range(0, trajectories, self.mini_batch)]
+
     def mini_batches(
         self, batch: Batch, training_step: int, current: Callable[[Batch], Tensor] | None = None
     ) -> Iterator[Batch]:
@@ -46,7 +50,7 @@ class UpdatePlan:
             generator = torch.Generator().manual_seed(self.seed + 1_000_003 * training_step + epoch)
             if self.shuffle:
                 order = torch.randperm(len(batch), generator=generator)
-            for rows in order.split(self.mini_batch):
+            for rows in order.split(self.sizes(len(batch))):
                 piece = batch.select(rows) if self.shuffle else batch.slice(int(rows[0]), int(rows[-1]) + 1)
                 yield self._selected(self._weighed(piece), generator, current if moved else None)
                 moved = True

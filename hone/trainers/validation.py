@@ -13,6 +13,16 @@ from hone.trainers.sampling import Sampled, sampling_of
 from hone.trainers.validation_metrics import validation_metrics
 
 
+def validates(config: PPOConfig, step: int, *, last: bool) -> bool:
+    """Whether a validation follows a step."""
+    return bool(config.data.val_files) and due(step, config.trainer.test_freq, last=last)
+
+
+def validates_first(config: PPOConfig, done: int) -> bool:
+    """Whether a run that has `done` steps behind it begins with a validation."""
+    return config.trainer.val_only or (config.trainer.val_before_train and done == 0)
+
+
 class Validator:
     def __init__(self, config: PPOConfig, setup: Setup) -> None:
         self.config = config
@@ -21,7 +31,7 @@ class Validator:
         self.order = epoch_order(rows, seed=config.data.seed, epoch=0, shuffle=config.data.validation_shuffle)
 
     def due(self, step: int, last: bool) -> bool:
-        return self.setup.val_data is not None and due(step, self.config.trainer.test_freq, last=last)
+        return validates(self.config, step, last=last)
 
     def __call__(self, step: int) -> dict[str, float]:
         data = self.setup.val_data

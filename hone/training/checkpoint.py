@@ -25,30 +25,37 @@ MODEL, OPTIMIZER, EXTRA = "model.safetensors", "optimizer.pt", "extra.pt"
 ADAPTER = "lora_adapter"  # in place of MODEL when an adapter is all that is trained
 
 
+def files_of(contents: Collection[str], *, adapter: bool, trains: bool) -> set[str]:
+    """What lies in an engine's part of a checkpoint with these contents: MODEL or, of a model whose adapter is trained,
+    ADAPTER, and of OPTIMIZER, EXTRA and HF_MODEL those that are asked for."""
+    named = {"model": ADAPTER if adapter else MODEL, "optimizer": OPTIMIZER, "extra": EXTRA, "hf_model": HF_MODEL}
+    return {file for part, file in named.items() if part in contents and (trains or file != OPTIMIZER)}
+
+
 def save_engine(
     engine: TorchEngine, folder: Path, contents: Collection[str], tokenizer: PreTrainedTokenizerBase | None = None
 ) -> None:
     """Writes the parts named in `contents` (model, optimizer, extra, hf_model) and flushes them to disk. All ranks call
     it; the first one writes, and the random states of all are kept."""
-    whole = {"hf_model"} if engine.adapter else {"model", "hf_model"}
-    weights = engine.weights() if whole & set(contents) else {}
-    optimizer = engine.optimizer if "optimizer" in contents else None
+    parts = files_of(contents, adapter=engine.adapter is not None, trains=engine.optimizer is not None)
+    weights = engine.weights() if {MODEL, HF_MODEL} & parts else {}
+    optimizer = engine.optimizer if OPTIMIZER in parts else None
     with engine.offload.weights(), engine.offload.optimizer_state():
-        trained = whole_weights(engine.module, trained=True) if engine.adapter and "model" in contents else {}
+        trained = whole_weights(engine.module, trained=True) if ADAPTER in parts else {}
         state = None if optimizer is None else whole_optimizer(engine.module, optimizer)
     random = engine.ranks.gather(_random_state(engine.device))
     if engine.ranks.rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
         with naming(folder):
-            if "model" in contents and engine.adapter:
+            if ADAPTER in parts and engine.adapter:
                 engine.adapter.save(folder / ADAPTER, trained)
-            elif "model" in contents:
+            if MODEL in parts:
                 save_file(_distinct(weights), folder / MODEL)
             if state is not None:
                 _save(state, folder / OPTIMIZER)
-            if "extra" in contents:
+            if EXTRA in parts:
                 _save({"random": random, "nonfinite_in_a_row": engine.nonfinite_in_a_row}, folder / EXTRA)
-            if "hf_model" in contents:
+            if HF_MODEL in parts:
                 engine.model.save_pretrained(folder / HF_MODEL, state_dict=weights)
                 if tokenizer is not None:
                     tokenizer.save_pretrained(folder / HF_MODEL)

@@ -82,11 +82,7 @@ class TorchEngine:
 
     @property
     def stochastic(self) -> bool:
-        """Whether two passes in training mode differ: dropout of any kind, or noise in a router."""
-        config = self.model.config.get_text_config().to_dict()
-        noise = ("dropout", "pdrop", "layerdrop", "drop_path", "jitter")
-        named = any(isinstance(v, float) and v > 0 for k, v in config.items() if any(part in k for part in noise))
-        return named or any(isinstance(m, nn.Dropout) and m.p > 0 for m in self.model.modules())
+        return is_stochastic(self.model)
 
     @property
     def num_parameters(self) -> int:
@@ -241,6 +237,14 @@ class TorchEngine:
     def _view(self, micro: MicroBatch) -> TokenView:
         columns = {k: v[micro.trained].to(self.device) for k, v in micro.batch.tokens.items()}
         return TokenView(columns, micro.batch.segment_ids[micro.trained].to(self.device))
+
+
+def is_stochastic(model: PreTrainedModel) -> bool:
+    """Whether two passes in training mode differ: dropout of any kind, or noise in a router."""
+    config = model.config.get_text_config().to_dict()
+    noise = ("dropout", "pdrop", "layerdrop", "drop_path", "jitter")
+    named = any(isinstance(v, float) and v > 0 for k, v in config.items() if any(part in k for part in noise))
+    return named or any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules())
 
 
 def _fill(columns: dict[str, Tensor], outputs: dict[str, Tensor], micro: MicroBatch) -> None:

@@ -90,7 +90,7 @@ class Fsdp2:
             reshard_after_forward=options.reshard_after_forward,
             offload_policy=pinned if options.cpu_policy else OffloadPolicy(),
         )
-        for layer in _layers(model, options):
+        for layer in layer_units(model, options):
             shard(layer)
         shard(module)
         self.loss_scale = float(dist.get_world_size())
@@ -117,7 +117,7 @@ class Fsdp1:
         options = self.options
         hybrid = options.shard_size not in (-1, dist.get_world_size())
         names = {True: ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"), False: ("FULL_SHARD", "SHARD_GRAD_OP")}[hybrid]
-        layers = set(_layers(self.model, options))
+        layers = set(layer_units(self.model, options))
         return FullyShardedDataParallel(
             module,
             device_mesh=_mesh(options, device) if hybrid else None,
@@ -170,7 +170,7 @@ def _mesh(options: ShardOptions, device: torch.device) -> DeviceMesh:
     return init_device_mesh(device.type, (world // size, size), mesh_dim_names=("replicate", "shard"))
 
 
-def _layers(model: PreTrainedModel, options: ShardOptions) -> list[nn.Module]:
+def layer_units(model: PreTrainedModel, options: ShardOptions) -> list[nn.Module]:
     """The units of sharding: layers of some classes (the model's own list by default), or of some size."""
     if options.min_num_params:
         big = [m for m in model.base_model.modules() if _count(m) >= options.min_num_params and _is_unit(m, model)]

@@ -1,4 +1,4 @@
-"""From a configuration's roles to engines: policy, reference and critic."""
+"""From a configuration's roles to engines, by way of their recipes: policy, reference and critic."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ from hone.workers.engine_parts import (
     lora_settings,
     micro_batching,
     offload_of,
-    optimizer_of,
-    schedule_of,
-    sharded,
+    shard_options,
 )
+from hone.workers.recipe import EngineRecipe, Training
 from hone.workers.settings import RunSettings
 
 ENTROPY_CHUNK = 2048  # tokens whose entropy is computed at once from their logits
@@ -37,20 +36,34 @@ REF = "actor_rollout_ref.ref"
 
 def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | None) -> TorchEngine:
     """The policy with its optimiser, and the reference in this process if there is one."""
+    recipe = actor_recipe(config, run)
+    engine = recipe.engine(run.total_steps, reference)
+    if recipe.adapter is not None and config.needs_reference:
+        engine.reference = _own_reference(config, engine, recipe.adapter)
+    return engine
+
+
+def actor_recipe(config: PPOConfig, run: RunSettings) -> EngineRecipe:
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     model = load_causal_lm(policy_source(config, run))
     lora = lora_settings(config.actor_rollout_ref.model, "actor_rollout_ref.model")
     adapter = None if lora is None else attach(model, lora, keep_start=config.needs_reference)
-    shared_by = actor.ulysses_sequence_parallel_size
+    shared_by, section = actor.ulysses_sequence_parallel_size, f"{ACTOR}.fsdp_config"
     check_shareable(model, shared_by, f"{ACTOR}.{SEQUENCE_RANKS}")
-    options = _policy_options(config, run, model, actor.fsdp_config, f"{ACTOR}.fsdp_config", shared_by)
-    module, sharding = sharded(model, options, actor.strategy, actor.fsdp_config, f"{ACTOR}.fsdp_config")
-    engine = TorchEngine(
+    options = _policy_options(config, run, model, actor.fsdp_config, section, shared_by)
+    train = micro_batching(
+        actor.ppo_micro_batch_size_per_gpu,
+        actor.use_dynamic_bsz,
+        actor.ppo_max_token_len_per_gpu,
+        f"{ACTOR}.ppo_max_token_len_per_gpu",
+        packed=options.packed,
+        sequence_ranks=options.sequence_ranks,
+    )
+    return EngineRecipe(
         model,
-        module=module,
-        sharding=sharding,
-        adapter=adapter,
         options=options,
+        sharding=shard_options(options, actor.strategy, actor.fsdp_config, section),
+        adapter=adapter,
         scoring=micro_batching(
             rollout.log_prob_micro_batch_size_per_gpu,
             rollout.log_prob_use_dynamic_bsz,
@@ -59,23 +72,9 @@ def actor_engine(config: PPOConfig, run: RunSettings, reference: TorchEngine | N
             packed=options.packed,
             sequence_ranks=options.sequence_ranks,
         ),
-        train=micro_batching(
-            actor.ppo_micro_batch_size_per_gpu,
-            actor.use_dynamic_bsz,
-            actor.ppo_max_token_len_per_gpu,
-            f"{ACTOR}.ppo_max_token_len_per_gpu",
-            packed=options.packed,
-            sequence_ranks=options.sequence_ranks,
-        ),
-        optimizer=optimizer_of(module, actor.optim),
-        schedule=schedule_of(actor.optim, actor.optim.lr_scheduler_type, run.total_steps),
-        grad_clip=actor.grad_clip,
-        reference=reference,
+        training=Training(train, actor.optim, actor.optim.lr_scheduler_type, actor.grad_clip),
         offload=offload_of(actor.fsdp_config),
     )
-    if adapter is not None and config.needs_reference:
-        engine.reference = _own_reference(config, engine, adapter)
-    return engine
 
 
 def _own_reference(config: PPOConfig, policy: TorchEngine, adapter: Adapter) -> TorchEngine:
@@ -85,7 +84,7 @@ def _own_reference(config: PPOConfig, policy: TorchEngine, adapter: Adapter) -> 
         module=AsAtStart(policy.module, adapter),
         sharding=policy.sharding,
         options=policy.options,
-        scoring=_reference_batching(config, policy.options),
+        scoring=reference_batching(config, policy.options),
     )
     reference.offload = policy.offload  # the same tensors come and go
     return reference
@@ -93,24 +92,27 @@ def _own_reference(config: PPOConfig, policy: TorchEngine, adapter: Adapter) -> 
 
 def reference_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
     """The policy as it was when the run began; it only scores."""
+    return reference_recipe(config, run).engine()
+
+
+def reference_recipe(config: PPOConfig, run: RunSettings) -> EngineRecipe:
     reference = config.actor_rollout_ref.ref
     dtype = DTYPES[reference.fsdp_config.model_dtype]
     model = load_causal_lm(replace(frozen_source(config, run), dtype=dtype)).requires_grad_(False)
     shared_by, section = reference.ulysses_sequence_parallel_size, f"{REF}.fsdp_config"
     check_shareable(model, shared_by, f"{REF}.{SEQUENCE_RANKS}")
     options = _policy_options(config, run, model, reference.fsdp_config, section, shared_by)
-    module, sharding = sharded(model, options, reference.strategy, reference.fsdp_config, section)
-    return TorchEngine(
+    return EngineRecipe(
         model,
-        module=module,
-        sharding=sharding,
         options=options,
-        scoring=_reference_batching(config, options),
+        sharding=shard_options(options, reference.strategy, reference.fsdp_config, section),
+        scoring=reference_batching(config, options),
         offload=offload_of(reference.fsdp_config),
     )
 
 
-def _reference_batching(config: PPOConfig, options: ForwardOptions) -> MicroBatching:
+def reference_batching(config: PPOConfig, options: ForwardOptions) -> MicroBatching:
+    """Micro-batches of the reference's passes."""
     reference = config.actor_rollout_ref.ref
     return micro_batching(
         reference.log_prob_micro_batch_size_per_gpu,
@@ -124,19 +126,13 @@ def _reference_batching(config: PPOConfig, options: ForwardOptions) -> MicroBatc
 
 def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
     """The value model with its optimiser."""
+    return critic_recipe(config, run).engine(run.total_steps)
+
+
+def critic_recipe(config: PPOConfig, run: RunSettings) -> EngineRecipe:
     critic = config.critic
-    fsdp = critic.model.fsdp_config
-    model = load_value_model(
-        run.source(
-            critic.model.path,
-            critic.model.override_config,
-            model_dtype=fsdp.model_dtype,
-            trust_remote_code=critic.model.trust_remote_code,
-            external_lib=critic.model.external_lib,
-            gradient_checkpointing=critic.model.enable_gradient_checkpointing,
-            packed=critic.model.use_remove_padding,
-        )
-    )
+    fsdp, section = critic.model.fsdp_config, "critic.model.fsdp_config"
+    model = load_value_model(critic_source(config, run))
     check_shareable(model, critic.ulysses_sequence_parallel_size, f"critic.{SEQUENCE_RANKS}")
     lora = lora_settings(critic.model, "critic.model")
     adapter = None if lora is None else attach(model, lora, head=value_head_name(model))
@@ -144,16 +140,22 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
         packed=critic.model.use_remove_padding,
         shared_prompts=critic.model.use_remove_padding and config.actor_rollout_ref.actor.use_prefix_grouper,
         offload=critic.model.enable_activation_offload,
-        compute_dtype=compute_dtype_of(run, fsdp, "critic.model.fsdp_config"),
+        compute_dtype=compute_dtype_of(run, fsdp, section),
         sequence_ranks=critic.ulysses_sequence_parallel_size,
     )
-    module, sharding = sharded(model, options, critic.strategy, fsdp, "critic.model.fsdp_config")
-    return TorchEngine(
+    train = micro_batching(
+        critic.ppo_micro_batch_size_per_gpu,
+        critic.use_dynamic_bsz,
+        critic.ppo_max_token_len_per_gpu,
+        "critic.ppo_max_token_len_per_gpu",
+        packed=options.packed,
+        sequence_ranks=options.sequence_ranks,
+    )
+    return EngineRecipe(
         model,
-        module=module,
-        sharding=sharding,
-        adapter=adapter,
         options=options,
+        sharding=shard_options(options, critic.strategy, fsdp, section),
+        adapter=adapter,
         scoring=micro_batching(
             critic.forward_micro_batch_size_per_gpu,
             critic.use_dynamic_bsz,
@@ -162,18 +164,22 @@ def critic_engine(config: PPOConfig, run: RunSettings) -> TorchEngine:
             packed=options.packed,
             sequence_ranks=options.sequence_ranks,
         ),
-        train=micro_batching(
-            critic.ppo_micro_batch_size_per_gpu,
-            critic.use_dynamic_bsz,
-            critic.ppo_max_token_len_per_gpu,
-            "critic.ppo_max_token_len_per_gpu",
-            packed=options.packed,
-            sequence_ranks=options.sequence_ranks,
-        ),
-        optimizer=optimizer_of(module, critic.optim),
-        schedule=schedule_of(critic.optim, critic.optim.lr_scheduler_type, run.total_steps),
-        grad_clip=critic.grad_clip,
+        training=Training(train, critic.optim, critic.optim.lr_scheduler_type, critic.grad_clip),
         offload=offload_of(fsdp),
+    )
+
+
+def critic_source(config: PPOConfig, run: RunSettings) -> ModelSource:
+    """Where the value model's weights come from."""
+    wanted = config.critic.model
+    return run.source(
+        wanted.path,
+        wanted.override_config,
+        model_dtype=wanted.fsdp_config.model_dtype,
+        trust_remote_code=wanted.trust_remote_code,
+        external_lib=wanted.external_lib,
+        gradient_checkpointing=wanted.enable_gradient_checkpointing,
+        packed=wanted.use_remove_padding,
     )
 
 

@@ -15,20 +15,18 @@ from hone.models.precision import DTYPES
 from hone.training.micro_batches import MicroBatching
 from hone.training.offload import OffloadOptions
 from hone.training.optimizer import build_optimizer
-from hone.training.outputs import ForwardOptions, OutputModule
+from hone.training.outputs import ForwardOptions
 from hone.training.schedule import Schedule, warmup_steps
-from hone.training.sharding import Sharding, ShardOptions, shard
+from hone.training.sharding import ShardOptions
 from hone.workers.settings import RunSettings
 
 SEQUENCE_RANKS = "ulysses_sequence_parallel_size"
 
 
-def sharded(
-    model: PreTrainedModel, options: ForwardOptions, strategy: str, fsdp: ShardingKeys, section: str
-) -> tuple[nn.Module, Sharding]:
-    """The model's outputs as a module over all ranks, by the keys of an fsdp_config; whole where there is one rank."""
+def shard_options(options: ForwardOptions, strategy: str, fsdp: ShardingKeys, section: str) -> ShardOptions:
+    """How a model lies over the ranks, by the keys of the fsdp_config at `section`."""
     wrap = fsdp.wrap_policy
-    how = ShardOptions(
+    return ShardOptions(
         strategy=strategy,
         shard_size=fsdp.fsdp_size,
         reshard_after_forward=fsdp.reshard_after_forward,
@@ -40,7 +38,6 @@ def sharded(
         cpu_policy=isinstance(fsdp, FsdpConfig) and fsdp.offload_policy,
         section=section,
     )
-    return shard(OutputModule(model, options), model, how, next(model.parameters()).device)
 
 
 def offload_of(fsdp: ForwardFsdpConfig) -> OffloadOptions:

@@ -42,8 +42,8 @@ class TrajectoryStream:
         engine: RolloutEngine,
         tokenizer: PreTrainedTokenizerBase,
         default_agent: str = "single_turn",
-        vocabulary: int | None = None,
         *,
+        vocabulary: int | None = None,
         max_model_len: int | None = None,
         multi_turn: MultiTurn | None = None,
     ) -> None:
@@ -122,7 +122,7 @@ class RolloutWorker:
             self.engine,
             tokenizer,
             rollout.agent.default_agent_loop,
-            vocabulary_of(model),
+            vocabulary=vocabulary_of(model),
             max_model_len=self.engine.max_model_len,
             multi_turn=MultiTurn.of(rollout, tokenizer),
         )

@@ -16,12 +16,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunSettings:
-    """device of the models, training steps for schedules, and the keys that the user set himself."""
+    """device of the models, training steps for schedules, and the keys that the user set himself.
+
+    skeleton: build models without weights, to plan a run
+    """
 
     device: torch.device
     total_steps: int = 1
     seed: int = 0
     user_keys: frozenset[str] = field(default_factory=frozenset)
+    skeleton: bool = False
 
     def compute_dtype(self, wanted: str, key: str, *, weights: str = "fp32", weights_key: str = "") -> torch.dtype:
         """The format to compute in; `key` is where the user would have chosen it. `weights` is theirs."""
@@ -60,6 +64,7 @@ class RunSettings:
             packed=packed,
             freeze_router=override.moe_config.freeze_moe_router,
             liger=liger,
+            skeleton=self.skeleton,
         )
 
 

@@ -22,11 +22,10 @@ from hone.workers.engine_parts import (
     fused_chunk,
     lora_settings,
     micro_batching,
-    optimizer_of,
-    schedule_of,
-    sharded,
+    shard_options,
 )
 from hone.workers.objectives import LikelihoodObjective
+from hone.workers.recipe import EngineRecipe, Training
 from hone.workers.settings import RunSettings
 
 SECTION = "model.fsdp_config"
@@ -55,6 +54,10 @@ class SFTWorker:
 
 def sft_engine(config: SFTConfig, run: RunSettings) -> TorchEngine:
     """The model with its optimiser, sharded over all ranks."""
+    return sft_recipe(config, run).engine(run.total_steps)
+
+
+def sft_recipe(config: SFTConfig, run: RunSettings) -> EngineRecipe:
     data, wanted, optim = config.data, config.model, config.optim
     model = load_causal_lm(_source(config, run))
     lora = lora_settings(wanted, "model")
@@ -66,7 +69,6 @@ def sft_engine(config: SFTConfig, run: RunSettings) -> TorchEngine:
         compute_dtype=compute_dtype_of(run, wanted.fsdp_config, SECTION),
         sequence_ranks=config.ulysses_sequence_parallel_size,
     )
-    module, sharding = sharded(model, options, wanted.strategy, wanted.fsdp_config, SECTION)
     micro = micro_batching(
         data.micro_batch_size_per_gpu,
         data.use_dynamic_bsz,
@@ -75,17 +77,13 @@ def sft_engine(config: SFTConfig, run: RunSettings) -> TorchEngine:
         packed=wanted.use_remove_padding,
         sequence_ranks=config.ulysses_sequence_parallel_size,
     )
-    return TorchEngine(
+    return EngineRecipe(
         model,
-        adapter=adapter,
-        module=module,
-        sharding=sharding,
         options=options,
+        sharding=shard_options(options, wanted.strategy, wanted.fsdp_config, SECTION),
+        adapter=adapter,
         scoring=micro,
-        train=micro,
-        optimizer=optimizer_of(module, optim),
-        schedule=schedule_of(optim, optim.lr_scheduler, run.total_steps),
-        grad_clip=optim.clip_grad,
+        training=Training(micro, optim, optim.lr_scheduler, optim.clip_grad),
         offload=_offload(wanted.fsdp_config),
     )
 

@@ -32,7 +32,7 @@ def install(monkeypatch: pytest.MonkeyPatch, name: str, function: object) -> Non
 @pytest.mark.parametrize(
     ("command", "module"),
     [("ppo", "ppo"), ("sft", "sft"), ("generate", "generate"), ("eval", "evaluate"), ("data", "data"),
-     ("model", "model"), ("demo", "demo")],
+     ("model", "model"), ("demo", "demo"), ("plan", "plan")],
 )  # fmt: skip
 def test_arguments_reach_the_command_in_their_order(command: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
@@ -50,7 +50,7 @@ def test_help_of_a_run_shows_grammar_presets_and_two_examples(command: str, caps
     assert text.count(f"hone {command} ") >= 3  # the usage line and two examples
 
 
-@pytest.mark.parametrize("command", ["data", "config"])
+@pytest.mark.parametrize("command", ["data", "config", "plan"])
 def test_help_of_a_command_with_subcommands_is_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(command, "--help") == 0
     assert f"hone {command}" in capsys.readouterr().out

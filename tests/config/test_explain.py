@@ -64,6 +64,11 @@ def test_what_a_refused_switch_leaves_idle_says_so() -> None:
     assert "custom_cls.path takes only null" in facts("ppo", "data.custom_cls.name")["this build"]
 
 
+def test_a_key_that_a_switch_decides_over_names_the_switch() -> None:
+    assert facts("ppo", "algorithm.pf_ppo.weight_pow")["rests while"] == "algorithm.use_pf_ppo=False"
+    assert "rests while" not in facts("ppo", "algorithm.use_pf_ppo")
+
+
 def test_other_names_lead_to_the_key_that_counts_and_back() -> None:
     old, new = f"{ACTOR}.ppo_micro_batch_size", f"{ACTOR}.ppo_micro_batch_size_per_gpu"
     assert old in facts("ppo", new)["other names"] and new in facts("ppo", old)["another name of"]

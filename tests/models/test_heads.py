@@ -5,7 +5,7 @@ import torch
 from transformers import CohereConfig, CohereForCausalLM, GraniteConfig, GraniteForCausalLM
 
 from hone.models.heads import LogitHead, LogitMemory, logit_chunk, token_logprobs
-from tests.memory import PeakMemory
+from hone.training.peak_memory import PeakMemory
 from tests.models_of_families import SHAPE, VOCAB, random_ids, tiny
 from tests.shows import shows
 

@@ -61,6 +61,17 @@ def test_a_call_of_the_model_itself_computes_every_token_again():
     assert torch.equal(model(ids[None], use_cache=False).logits, expected)
 
 
+def test_a_layer_that_is_no_longer_the_last_computes_every_token():
+    model, ids = tiny("llama"), random_ids([12])
+    last = model.model.layers[-1]
+    expected = hidden_states(model, ids, [12], packed=True)[11:]
+    model.model.layers = model.model.layers[:1]
+    hidden_states(model, ids, [12], torch.tensor([11]), packed=True)
+    model.model.layers.append(last)
+    found = hidden_states(model, ids, [12], torch.tensor([11]), packed=True)
+    torch.testing.assert_close(found, expected)
+
+
 def test_a_pass_that_fails_leaves_nothing_behind():
     model, ids = tiny("llama"), random_ids([12])
     expected = hidden_states(model, ids, [12], packed=True)

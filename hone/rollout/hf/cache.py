@@ -32,7 +32,7 @@ class SlotCache:
                     store[layer] = self._grown(old)
 
     def _grown(self, old: Tensor) -> Tensor:
-        slots = old.shape[0] if old.shape[0] >= self.slots else max(self.slots, 2 * old.shape[0])
+        slots = more_slots(old.shape[0], self.slots)
         new = old.new_zeros(slots, old.shape[1], max(self.columns, old.shape[2]), old.shape[3])
         new[: old.shape[0], :, : old.shape[2]] = old
         return new
@@ -64,8 +64,17 @@ class SlotCache:
                 if tensor is not None:
                     tensor[target, :, :columns] = tensor[source, :, :columns]
 
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for store in (self.keys, self.values) for tensor in store if tensor is not None)
+
     def clear(self) -> None:
         self.keys, self.values = [], []
+
+
+def more_slots(having: int, wanted: int) -> int:
+    """Slots of the cache when there have to be `wanted`: it grows by doubling, so that rows are seldom copied."""
+    return having if having >= wanted else max(wanted, 2 * having)
 
 
 class PrefillLayout(PackedLayout):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -62,6 +62,35 @@ class Request:
         if not self.future.done():
             assert self.stop_reason is not None
             self.future.set_result(Completion(self.token_ids, self.logprobs, self.stop_reason, self.versions))
+
+
+def admissible(prompts: Iterable[tuple[Hashable, int]], slots: int, max_tokens: int) -> int:
+    """How many of the waiting (prompt, its tokens) fit the free slots and the budget of tokens. A prompt is computed
+    once, and one that is longer than the budget alone."""
+    seen: set[Hashable] = set()
+    count = tokens = 0
+    for prompt, length in prompts:
+        tokens += 0 if prompt in seen else length
+        if count == slots or (count and tokens > max_tokens):
+            break
+        seen.add(prompt)
+        count += 1
+    return count
+
+
+@torch.no_grad()
+def next_logits(
+    model: PreTrainedModel,
+    head: LogitHead,
+    input_ids: Tensor,
+    layout: Layout,
+    pick: Tensor | None,
+    compute_dtype: torch.dtype,
+) -> Tensor:
+    """Logits [rows, V] of the tokens that follow those at `pick` of the layout; None: at all of them."""
+    with layout_attention(model), autocast(input_ids.device, model.dtype, compute_dtype):
+        hidden = run_layout(model, input_ids, layout, None if pick is None else pick.to(input_ids.device))
+        return head.logits(hidden)
 
 
 class HFEngine:
@@ -159,18 +188,9 @@ class HFEngine:
 
     def _admit(self) -> list[Request]:
         """The waiting requests that fit the free slots and the budget of prompt tokens, same prompts counted once."""
-        admitted: list[Request] = []
-        prompts: set[tuple[int, ...]] = set()
-        tokens = 0
-        while self.waiting and len(self.running) + len(admitted) < self.max_num_seqs:
-            prompt = self.waiting[0].prompt_ids
-            more = 0 if prompt in prompts else len(prompt)
-            if admitted and tokens + more > self.max_num_batched_tokens:
-                break
-            prompts.add(prompt)
-            tokens += more
-            admitted.append(self.waiting.popleft())
-        return admitted
+        prompts = ((request.prompt_ids, len(request.prompt_ids)) for request in self.waiting)
+        count = admissible(prompts, self.max_num_seqs - len(self.running), self.max_num_batched_tokens)
+        return [self.waiting.popleft() for _ in range(count)]
 
     def _prefill(self, admitted: list[Request]) -> None:
         prompts = list(dict.fromkeys(r.prompt_ids for r in admitted))
@@ -197,9 +217,7 @@ class HFEngine:
         if self.model.training:
             self.model.eval()
         ids = torch.tensor(input_ids, device=self.model.device)
-        with layout_attention(self.model), autocast(ids.device, self.model.dtype, self.compute_dtype):
-            hidden = run_layout(self.model, ids, layout, None if pick is None else pick.to(ids.device))
-            logits = self.head.logits(hidden)
+        logits = next_logits(self.model, self.head, ids, layout, pick, self.compute_dtype)
         self._append(self.running[first:], *self._draw(logits, first))
 
     def _draw(self, logits: Tensor, first: int) -> tuple[list[int], list[float]]:
