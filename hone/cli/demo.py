@@ -153,7 +153,7 @@ def _rl(algorithm: Algorithm, seed: int, ranks: int, plan: Plan, d: Path, model:
         f"data.train_files={d}/data/train.parquet",
         f"data.val_files={d}/data/test.parquet",
         "data.train_batch_size=32",
-        "data.max_prompt_length=100",
+        "data.max_prompt_length=48",
         "data.max_response_length=28",
         f"data.seed={seed}",
         f"actor_rollout_ref.model.path={model}",

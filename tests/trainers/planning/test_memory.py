@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from hone.cli import demo
+from hone.cli.main import main
 from hone.cluster import LocalExecutor
 from hone.config import load
 from hone.trainers.planning import tracing
@@ -99,7 +102,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
         self.free_cache = False
         with PeakMemory() as memory:
             results = list(rollout(self, tasks))
-        found.note("generate", memory.peak)
+        found.note("validate" if tasks[0].sampling.temperature == 0 else "generate", memory.peak)
         found.caches.append(self.engine.cache.nbytes)
         self.engine.cache.clear()
         return iter(results)
@@ -247,3 +250,23 @@ def test_a_process_takes_what_its_plan_says(
     )
     peak = int(done.stdout.rpartition("PEAK")[2])
     assert plan("ppo", argv).needed == pytest.approx(peak, rel=0.25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", list(demo.Algorithm))
+def test_the_demo_holds_what_its_plan_says(
+    tmp_path: Path, measured: Measured, plan: Planner, algorithm: demo.Algorithm
+) -> None:
+    """Its reinforcement learning at full size, with the model that fine-tuning begins with: two steps and validation."""
+    short = replace(demo.FULL, rl_steps=2)
+    for stage in itertools.islice(demo.stages(algorithm, 0, 1, short, tmp_path), 2):
+        with pytest.raises(SystemExit, match="0"):
+            main(stage.command)
+    (argv,) = (stage.command[1:] for stage in demo.stages(algorithm, 0, 1, short, tmp_path) if stage.name == "rl")
+    argv = [*argv, f"actor_rollout_ref.model.path={tmp_path}/model", "trainer.critic_warmup=0"]
+    planned = plan("ppo", argv)
+    PPOTrainer(load("ppo", argv), LocalExecutor()).fit()
+    told = {phase.name: working(planned, phase.name) for phase in planned.phases if phase.name in measured.peaks}
+    assert len(told) == (5 if algorithm is demo.Algorithm.ppo else 3)
+    for phase, peak in measured.peaks.items():
+        assert 0.75 * peak <= told[phase] <= 1.25 * peak, (phase, peak, told)
