@@ -257,7 +257,7 @@ def test_a_process_takes_what_its_plan_says(
 def test_the_demo_holds_what_its_plan_says(
     tmp_path: Path, measured: Measured, plan: Planner, algorithm: demo.Algorithm
 ) -> None:
-    """Its reinforcement learning at full size, with the model that fine-tuning begins with: two steps and validation."""
+    """Its reinforcement learning at full size, with the model that fine-tuning begins with: two steps, validated."""
     short = replace(demo.FULL, rl_steps=2)
     for stage in itertools.islice(demo.stages(algorithm, 0, 1, short, tmp_path), 2):
         with pytest.raises(SystemExit, match="0"):
