@@ -147,5 +147,5 @@ def masked_attention(
         scores = softcap * torch.tanh(scores / softcap)
     if queries > 1 and visible.shape[-2] > 1:
         visible = visible.repeat(*(1,) * (visible.dim() - 2), groups, 1)
-    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1, dtype=torch.float32).to(v.dtype)
+    weights = scores.masked_fill_(~visible, float("-inf")).softmax(-1, dtype=torch.float32).to(v.dtype)
     return (weights @ v).reshape(rows, heads, queries, v.shape[-1])
