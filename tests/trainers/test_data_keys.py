@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hone.agents import load_surroundings
 from hone.config import load
 from hone.data.prompts import PromptDataset
 from hone.errors import UserError
@@ -27,7 +28,8 @@ def written(stage: Stage, name: str, *rows: dict[str, Any]) -> str:
 
 def prompts(stage: Stage, *more: str, training: bool = True) -> PromptDataset:
     config = load("ppo", stage.ppo("run", *more)).config
-    return ppo_setup._prompts(config, load_tokenizer(str(stage.model)), training=training)
+    surroundings = load_surroundings(config.actor_rollout_ref.rollout.multi_turn)
+    return ppo_setup.prompts(config, load_tokenizer(str(stage.model)), surroundings, training=training)
 
 
 @shows("data.train_files", "data.val_files", "data.prompt_key", "data.reward_fn_key")

@@ -70,7 +70,8 @@ def engine_of(worker: type, config: Any, monkeypatch: pytest.MonkeyPatch, **peer
     """A worker whose engine and model are not made, and what its engine was asked for."""
     asked: dict[str, Any] = {}
     model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=7)))
-    monkeypatch.setattr(rollout_worker, "HFEngine", lambda model, **how: asked.update(how))
+    made = lambda model, **how: (asked.update(how), SimpleNamespace(**how))[1]  # noqa: E731
+    monkeypatch.setattr(rollout_worker, "HFEngine", made)
     monkeypatch.setattr(rollout_worker, "end_tokens", lambda *_: set())
     monkeypatch.setattr(rollout_worker, "load_tokenizer", lambda path, **how: asked.update(tokenizer=(path, how)))
     monkeypatch.setattr(rollout_worker, "load_causal_lm", lambda source: (asked.update(source=source), model)[1])
