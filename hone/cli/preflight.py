@@ -17,6 +17,7 @@ def check_before_start(config: Node) -> None:
         load_function(path, name, section=section)
     if isinstance(config, PPOConfig):
         _check_agents(config)
+        _check_engine(config)
     if isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
         _check_device(config)
     for key, path in models_of(config).items():
@@ -47,6 +48,15 @@ def _check_agents(config: PPOConfig) -> None:
     from hone.trainers.row_checks import load_own_agents
 
     load_own_agents(agent)
+
+
+def _check_engine(config: PPOConfig) -> None:
+    """Importing vLLM takes seconds: only for arguments that it alone knows."""
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.name == "vllm" and rollout.engine_kwargs.vllm:
+        from hone.rollout.vllm.arguments import check_names
+
+        check_names(rollout.engine_kwargs.vllm)
 
 
 def _check_device(config: PPOConfig | SFTConfig | GenerationConfig) -> None:

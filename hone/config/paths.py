@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from .engines import engine_package
 from .lora import adapter_problems
 from .problems import Problem
 from .schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
@@ -33,6 +34,8 @@ def path_problems(config: Node) -> Iterator[Problem]:
     for key, file in _output_files(config).items():
         yield from _writable(key, file, folder=False)
         yield from _not_read(key, file, config)
+    if isinstance(config, (PPOConfig, GenerationConfig)):
+        yield from engine_package(config)
     if isinstance(config, (PPOConfig, SFTConfig)):
         yield from adapter_problems(config)
         if config.trainer.resume_mode == "resume_path" and config.trainer.resume_from_path is not None:
