@@ -9,6 +9,9 @@ import asyncio
 import copy
 import dataclasses
 import os
+import subprocess
+import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -354,3 +357,50 @@ def test_an_untied_model_from_its_files_in_other_options_and_its_end(tied_folder
             generate(engine, requests)
     finally:
         engine.close()
+
+
+ALONE = """
+import asyncio, sys, time
+from tests.rollout.test_vllm import END, LOOP, VLLMEngine, arguments, generate, sampled
+if __name__ == "__main__":  # vLLM's processes import this file
+    engine = VLLMEngine(arguments(sys.argv[1]), eos_token_ids=[END])
+    generate(engine, sampled(1))
+    print("ready", flush=True)
+    time.sleep(1000)
+"""
+
+
+def processes_with(word: str) -> set[int]:
+    """Of those whose environment holds the word."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if word.encode() in (folder / "environ").read_bytes():
+                found.add(int(folder.name))
+        except OSError:  # it has ended, or is another user's
+            continue
+    return found
+
+
+def test_its_processes_end_with_the_one_that_started_them_however_that_ends(tied_folder, tmp_path):
+    script, mark = tmp_path / "alone.py", f"HONE_TEST={tmp_path.name}-{os.getpid()}"
+    script.write_text(ALONE)
+    environment = {**os.environ, "HONE_TEST": mark.partition("=")[2], "PYTHONPATH": os.getcwd()}
+    alone = subprocess.Popen(
+        [sys.executable, str(script), str(tied_folder)], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        for line in alone.stdout:
+            if line == "ready\n":
+                break
+        started = processes_with(mark)
+        assert len(started) >= 3  # itself, the engine and its worker
+        alone.kill()
+        alone.wait()
+        deadline = time.monotonic() + 60
+        while processes_with(mark) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        assert not processes_with(mark)
+    finally:
+        for process in processes_with(mark):
+            os.kill(process, 9)
