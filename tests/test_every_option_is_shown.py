@@ -21,7 +21,11 @@ KEYS = (
         "ppo_mini_batch_size", "ppo_epochs", "shuffle", "data_loader_seed", "grad_clip", "loss_agg_mode",
         "cliprange_value",
     )),
-    "actor_rollout_ref.rollout.use_fire_sampling", "actor_rollout_ref.rollout.fire_temperature",
+    *(f"actor_rollout_ref.rollout.{name}" for name in (
+        "use_fire_sampling", "fire_temperature", "dtype", "gpu_memory_utilization", "enforce_eager", "max_num_seqs",
+        "max_num_batched_tokens", "max_model_len", "enable_chunked_prefill", "load_format", "free_cache_engine",
+        "disable_log_stats", "engine_kwargs.vllm", "verify_weights",
+    )),
 )  # fmt: skip
 
 

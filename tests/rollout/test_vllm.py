@@ -351,6 +351,8 @@ def test_an_untied_model_from_its_files_in_other_options_and_its_end(tied_folder
         found = engine._llm.vllm_config
         assert found.load_config.load_format == "safetensors" and found.model_config.seed == 5
         assert not found.scheduler_config.enable_chunked_prefill
+        with pytest.raises(UserError, match=r"did not take the weights after step 8.*Set rollout.name=hf"):
+            LOOP.run_until_complete(engine.update_weights([("model.no_such.weight", torch.ones(2))], 8))
         for process in engine._llm.engine_core.resources.engine_manager.processes:
             os.kill(process.pid, 9)
         with pytest.raises(UserError, match="vLLM's engine process has ended"):

@@ -54,11 +54,7 @@ class VLLMEngine:
         assert weights is not None, "vLLM has weights of its own"
         async with self._gate.alone():
             await self._wake({"weights"})
-            await self._call("hone_begin_weights")
-            for bucket in buckets(weights):
-                with shared(bucket) as (path, layout):
-                    await self._call("hone_load_weights", path, layout)
-            await self._call("hone_finish_weights")
+            await self._take(weights, version)
             await self._llm.reset_prefix_cache()
             self.version = version
 
@@ -78,6 +74,21 @@ class VLLMEngine:
     def close(self) -> None:
         """Ends the engine's processes."""
         self._llm.shutdown()
+
+    async def _take(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        try:
+            await self._call("hone_begin_weights")
+            for bucket in buckets(weights):
+                with shared(bucket) as (path, layout):
+                    await self._call("hone_load_weights", path, layout)
+            await self._call("hone_finish_weights")
+        except UserError:
+            raise
+        except Exception as error:  # of the worker's process, where only its text is left of it
+            raise UserError(
+                f"vLLM did not take the weights after step {version}, which it may know under other names: "
+                f"{' '.join(str(error).split())}. Set rollout.name=hf."
+            ) from error
 
     async def _wake(self, parts: set[str]) -> None:
         if tags := sorted(parts & self._asleep):
