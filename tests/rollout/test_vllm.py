@@ -332,7 +332,7 @@ def test_what_vllm_refuses_is_one_message(tied_folder):
         VLLMEngine(arguments(tied_folder, more={"block_size": -3}), eos_token_ids=[END])
 
 
-def test_an_untied_model_from_its_files_in_other_options_and_its_end(tied_folder, tmp_path, monkeypatch):
+def test_an_untied_model_from_its_files_in_other_options_and_its_end(tmp_path, monkeypatch, caplog):
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(3)
@@ -342,12 +342,19 @@ def test_an_untied_model_from_its_files_in_other_options_and_its_end(tied_folder
     )  # fmt: skip
     untied = Qwen2ForCausalLM(config).eval()
     untied.save_pretrained(tmp_path)
-    options = {"load_format": "safetensors", "enable_chunked_prefill": False, "max_num_seqs": 4, "seed": 5}
+    options = {
+        "load_format": "safetensors",
+        "enable_chunked_prefill": False,
+        "max_num_seqs": 4,
+        "seed": 5,
+        "disable_log_stats": False,
+    }
     engine = VLLMEngine(arguments(tmp_path, **options), eos_token_ids=[END])
     try:
         requests = sampled(2)
         assert distance(untied, requests, generate(engine, requests)) < 1e-4  # as its files have it
         check_updates(engine, untied, monkeypatch)
+        assert any("throughput" in message for message in caplog.messages)
         found = engine._llm.vllm_config
         assert found.load_config.load_format == "safetensors" and found.model_config.seed == 5
         assert not found.scheduler_config.enable_chunked_prefill

@@ -53,6 +53,8 @@ class VLLMEngine:
     async def update_weights(self, weights: Iterable[tuple[str, Tensor]] | None, version: int) -> None:
         assert weights is not None, "vLLM has weights of its own"
         async with self._gate.alone():
+            if not self.arguments.disable_log_stats:
+                await self._llm.do_log_stats()  # of what it generated with the last weights
             await self._wake({"weights"})
             await self._take(weights, version)
             await self._llm.reset_prefix_cache()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -22,9 +23,12 @@ def start(arguments: EngineArguments) -> AsyncLLM:
     with _environment(_wanted(quiet=arguments.disable_log_stats)):
         logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
         try:
-            return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments.for_vllm()))
+            llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments.for_vllm()))
         except Exception as error:  # vLLM says all it refuses with the exceptions of many libraries
             raise UserError(f"vLLM could not start (rollout.name=vllm): {_said(error)}") from error
+    # Its processes end with the command's own, some by force, of which vLLM would warn.
+    atexit.register(logging.getLogger("vllm").setLevel, logging.ERROR)
+    return llm
 
 
 def _wanted(*, quiet: bool) -> dict[str, str]:
