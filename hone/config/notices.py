@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .checkpoint_contents import checkpoint_notices
+from .engines import engine_notices
 from .lora import lora_notices
 from .resting import resting_notices
 from .schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
@@ -15,18 +16,6 @@ from .schema.base import Node
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
 
-# Settings of other engines: they change speed and memory there, never a result.
-OTHER_ENGINES = tuple(
-    f"{ROLLOUT}.{name}"
-    for name in (
-        "tensor_model_parallel_size",
-        "gpu_memory_utilization",
-        "enforce_eager",
-        "load_format",
-        "enable_chunked_prefill",
-        "disable_log_stats",
-    )
-)
 # Settings of sharding: one process has nothing to shard.
 SHARDING = (
     "fsdp_size",
@@ -43,7 +32,6 @@ def notices(config: Node, user_keys: Collection[str]) -> Iterator[str]:
     if isinstance(config, PPOConfig):
         yield from _algorithm(config)
         yield from _sampling(config)
-        yield from _idle_keys(config, user_keys)
         yield from _compile(config, user_keys)
     if isinstance(config, (PPOConfig, SFTConfig)):
         yield from resting_notices(config, user_keys)
@@ -51,6 +39,8 @@ def notices(config: Node, user_keys: Collection[str]) -> Iterator[str]:
         yield from lora_notices(config, user_keys)
     if isinstance(config, EvaluationConfig) and "data.prompt_key" in user_keys:
         yield "data.prompt_key is not read here: responses are scored without their prompts"
+    if isinstance(config, (PPOConfig, GenerationConfig)):
+        yield from engine_notices(config, user_keys, may_have_gpu=_may_have_gpu(config))
     if isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
         yield from _sharding(config, user_keys)
         yield from _idle_ranks(config)
@@ -100,20 +90,6 @@ def _sampling(config: PPOConfig) -> Iterator[str]:
             f"data.val_batch_size={config.data.val_batch_size} is deprecated: null hands the whole set to the engine, "
             "with the same answers"
         )
-
-
-def _idle_keys(config: PPOConfig, user_keys: Collection[str]) -> Iterator[str]:
-    idle = [key for key in OTHER_ENGINES if key in user_keys]
-    if config.actor_rollout_ref.rollout.tensor_model_parallel_size == 1:
-        idle = [key for key in idle if not key.endswith("tensor_model_parallel_size")]
-    if idle:
-        yield f"{ROLLOUT}.name=hf runs in the trainer's process on 1 device and does not use " + ", ".join(idle)
-    rollout, key = config.actor_rollout_ref.rollout, f"{ROLLOUT}.calculate_log_probs"
-    if key in user_keys and not rollout.calculate_log_probs:
-        yield f"{key}=False: {ROLLOUT}.name=hf has its log-probs at no cost and keeps them all the same"
-    precision = f"{ACTOR}.fsdp_config.mixed_precision.param_dtype"
-    if f"{ROLLOUT}.dtype" in user_keys and rollout.dtype != "auto":
-        yield f"{ROLLOUT}.dtype={rollout.dtype} rests: the hf engine computes with the policy's weights, in {precision}"
 
 
 def _sharding(config: PPOConfig | SFTConfig | GenerationConfig, user_keys: Collection[str]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from .conversations import conversation_files
+from .engines import engine_package
 from .lora import adapter_problems
 from .places import HUB_NAME, impossible_path
 from .problems import Problem
@@ -35,6 +36,8 @@ def path_problems(config: Node) -> Iterator[Problem]:
     for key, file in _output_files(config).items():
         yield from _writable(key, file, folder=False)
         yield from _not_read(key, file, config)
+    if isinstance(config, (PPOConfig, GenerationConfig)):
+        yield from engine_package(config)
     if isinstance(config, (PPOConfig, SFTConfig)):
         yield from adapter_problems(config)
         if config.trainer.resume_mode == "resume_path" and config.trainer.resume_from_path is not None:

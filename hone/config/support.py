@@ -64,7 +64,8 @@ def _except(choices: Any, *missing: str) -> tuple[str, ...]:
     return tuple(choice for choice in get_args(choices) if choice not in missing)
 
 
-ENGINES, ONE_PROCESS = "only hone's own engine is built", "a rank computes whole sequences"
+ENGINES, ONE_PROCESS = "only hone's own engine and vLLM's are built", "a rank computes whole sequences"
+VLLM = (f"{ROLLOUT}.name", ("vllm",))
 FLOATS = _except(Dtype, "fp16", "float16")
 FP16 = "half precision needs loss scaling"
 FSDP = ("fsdp", "fsdp2")
@@ -131,10 +132,11 @@ _REF = (
     *_profiler(f"{REF}.profiler"),
 )
 _ROLLOUT = (
-    NotBuilt(f"{ROLLOUT}.name", ("hf",), ENGINES),
+    NotBuilt(f"{ROLLOUT}.name", ("hf", "vllm"), ENGINES),
+    NotBuilt(f"{ROLLOUT}.tensor_model_parallel_size", (1,), "every rank has an engine of its own, on one device", VLLM),
+    NotBuilt(f"{ROLLOUT}.use_fire_sampling", (False,), "vLLM draws all tokens of a response alike", VLLM,
+             instead=f"set {ROLLOUT}.name=hf"),
     NotBuilt(f"{ROLLOUT}.stop", ([],), "responses end at the end token"),
-    NotBuilt(f"{ROLLOUT}.verify_weights", ("first",), "hone's engine shares the trainer's weights"),
-    NotBuilt(f"{ROLLOUT}.engine_kwargs.vllm", ({},), ENGINES),
     NotBuilt(f"{ROLLOUT}.engine_kwargs.sglang", ({"attention_backend": None},), ENGINES,
              instead=f"remove {ROLLOUT}.engine_kwargs.sglang"),
     NotBuilt(f"{ROLLOUT}.agent.custom_async_server.path", (None,), ENGINES),
@@ -171,7 +173,7 @@ _SFT = (
     NotBuilt("model.fsdp_config.mixed_precision.param_dtype", FLOATS, FP16),
     NotBuilt("model.fsdp_config.mixed_precision.reduce_dtype", FLOATS, FP16),
 )
-_GENERATE = (NotBuilt("rollout.name", ("hf",), ENGINES),)
+_GENERATE = (NotBuilt("rollout.name", ("hf", "vllm"), ENGINES),)
 
 NOT_BUILT: dict[str, tuple[NotBuilt, ...]] = {
     "ppo": (*_DATA, *_ACTOR, *_REF, *_ROLLOUT, *_CRITIC, *_REWARD, *_TRAINER),

@@ -106,15 +106,26 @@ def value_head_name(model: PreTrainedModel) -> str:
     return "score" if hasattr(model, "score") else "classifier"
 
 
-def _load(auto: Any, source: ModelSource, **config_changes: Any) -> tuple[PreTrainedModel, set[str]]:
-    transformers.utils.logging.disable_progress_bar()  # loading and saving report by hone's own messages
+def load_config(source: ModelSource) -> PretrainedConfig:
+    """The model's own, with the overrides."""
     if source.external_lib:
         importlib.import_module(source.external_lib)
     try:
         config = AutoConfig.from_pretrained(source.location, trust_remote_code=source.trust_remote_code)
         _check_overrides(config, source.config_overrides)
+        for name, value in source.config_overrides.items():
+            setattr(config, name, value)
+    except (OSError, ValueError) as error:
+        raise UserError(f"no model could be loaded from {source.path!r}: {_first_line(error)}") from error
+    return config
+
+
+def _load(auto: Any, source: ModelSource, **config_changes: Any) -> tuple[PreTrainedModel, set[str]]:
+    transformers.utils.logging.disable_progress_bar()  # loading and saving report by hone's own messages
+    config = load_config(source)
+    try:
         # Set here: from_pretrained hands what a configuration class does not know to the model's constructor.
-        for name, value in {**source.config_overrides, **config_changes}.items():
+        for name, value in config_changes.items():
             setattr(config, name, value)
         if source.skeleton:
             return _skeleton(auto, config, source), set()

@@ -17,10 +17,19 @@ from hone.config.schema.generation import GenerationConfig
 from hone.config.schema.ppo import PPOConfig
 from hone.data.prompts import Sample
 from hone.models.load import ModelSource, load_causal_lm, load_tokenizer
+from hone.models.names import as_saved
 from hone.models.precision import stored_dtype
 from hone.rollout.hf import HFEngine
 from hone.rollout.interface import RolloutEngine, Sampling
-from hone.workers.build import frozen_source
+from hone.training.engine import TorchEngine
+from hone.workers.probe import PROMPTS, TOKENS, WeightProbe, allowed_difference
+from hone.workers.rollout_engines import (
+    ModelFacts,
+    engine_dtype,
+    generation_engine,
+    shares_weights,
+    training_engine,
+)
 from hone.workers.settings import RunSettings
 
 
@@ -98,34 +107,30 @@ class TrajectoryStream:
 
 
 class RolloutWorker:
-    """The rollout of an RL run. It shares the actor's tensors where they are whole in this process; where they are
-    sharded over ranks it has a copy of its own, which every hand-over fills anew."""
+    """The rollout of an RL run. Engine hf shares the actor's tensors where they are whole in this process; any other
+    engine has weights of its own, which are handed over before it first generates and after every update."""
 
     def __init__(self, config: PPOConfig, run: RunSettings, peers: Mapping[str, Any]) -> None:
         rollout = config.actor_rollout_ref.rollout
         actor = self.actor = peers["actor"]
-        self.shares = actor.engine.sharding.whole
-        model = actor.engine.model if self.shares else load_causal_lm(frozen_source(config, run)).requires_grad_(False)
+        model = actor.engine.model
         if rollout.agent.agent_loop_path:
             load_agents(rollout.agent.agent_loop_path)
+        self.shares = shares_weights(config, actor.engine)
         self.free_cache = rollout.free_cache_engine
-        self.engine = HFEngine(
-            model,
-            eos_token_ids=end_tokens(model, actor.tokenizer),
-            max_num_seqs=rollout.max_num_seqs,
-            max_num_batched_tokens=rollout.max_num_batched_tokens,
-            max_model_len=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
-            compute_dtype=actor.engine.options.compute_dtype,
-        )
+        self.engine = training_engine(config, run, actor.engine, end_tokens(model, actor.tokenizer))
         tokenizer = load_run_tokenizer(config)
         self.stream = TrajectoryStream(
             self.engine,
             tokenizer,
             rollout.agent.default_agent_loop,
             vocabulary=vocabulary_of(model),
-            max_model_len=self.engine.max_model_len,
+            max_model_len=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
             multi_turn=MultiTurn.of(rollout, tokenizer),
         )
+        if not self.shares:
+            self.probe = _probe(config, run, actor.engine, self.engine, tokenizer)
+            self.update_weights(0)
 
     def rollout(self, tasks: Sequence[RolloutTask]) -> Iterator[tuple[int, Trajectory]]:
         loop = self.stream.loop
@@ -136,8 +141,40 @@ class RolloutWorker:
             loop.run_until_complete(self.engine.sleep())
 
     def update_weights(self, version: int) -> None:
-        weights = None if self.shares else self.actor.engine.weights().items()
-        self.stream.loop.run_until_complete(self.engine.update_weights(weights, version))
+        loop = self.stream.loop
+        if self.shares:
+            loop.run_until_complete(self.engine.update_weights(None, version))
+            return
+        loop.run_until_complete(self.engine.update_weights(self._weights().items(), version))
+        self.probe.after_hand_over(loop, version)
+        if self.free_cache:
+            loop.run_until_complete(self.engine.sleep())
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        """Whole, under the names that the engine knows: transformers' for hf, those of its files for any other."""
+        engine = self.actor.engine
+        return engine.weights() if isinstance(self.engine, HFEngine) else as_saved(engine.model, engine.weights())
+
+
+def _probe(
+    config: PPOConfig,
+    run: RunSettings,
+    trainer: TorchEngine,
+    engine: RolloutEngine,
+    tokenizer: PreTrainedTokenizerBase,
+) -> WeightProbe:
+    rollout = config.actor_rollout_ref.rollout
+    prompts = [tokenizer(text, add_special_tokens=False)["input_ids"][: rollout.prompt_length] for text in PROMPTS]
+    dtypes = trainer.options.compute_dtype, engine_dtype(config, run, trainer)
+    return WeightProbe(
+        engine,
+        trainer,
+        prompts,
+        name=rollout.name,
+        when=rollout.verify_weights,
+        allowed=allowed_difference(*dtypes),
+        tokens=min(TOKENS, rollout.response_length),
+    )
 
 
 class GenerationWorker:
@@ -146,20 +183,12 @@ class GenerationWorker:
     def __init__(self, config: GenerationConfig, run: RunSettings, peers: Mapping[str, Any]) -> None:
         rollout = config.rollout
         wanted = stored_dtype(config.model.path) if rollout.dtype == "auto" else rollout.dtype
-        dtype = run.compute_dtype(wanted, "rollout.dtype")
-        model = load_causal_lm(_generation_source(config, run, dtype))
+        source = _generation_source(config, run, run.compute_dtype(wanted, "rollout.dtype"))
+        model = load_causal_lm(source) if rollout.name == "hf" else ModelFacts.of(source)
         tokenizer = load_tokenizer(config.model.path, trust_remote_code=config.data.trust_remote_code)
-        engine = HFEngine(
-            model,
-            eos_token_ids=end_tokens(model, tokenizer),
-            max_num_seqs=rollout.max_num_seqs,
-            max_num_batched_tokens=rollout.max_num_batched_tokens,
-            max_model_len=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
-            compute_dtype=dtype,
-        )
-        self.rollout = TrajectoryStream(
-            engine, tokenizer, vocabulary=vocabulary_of(model), max_model_len=engine.max_model_len
-        )
+        engine = generation_engine(config, source, model, run, end_tokens(model, tokenizer))
+        longest = rollout.max_model_len or rollout.prompt_length + rollout.response_length
+        self.rollout = TrajectoryStream(engine, tokenizer, vocabulary=vocabulary_of(model), max_model_len=longest)
 
 
 def _generation_source(config: GenerationConfig, run: RunSettings, dtype: torch.dtype) -> ModelSource:
@@ -172,12 +201,12 @@ def _generation_source(config: GenerationConfig, run: RunSettings, dtype: torch.
     )
 
 
-def vocabulary_of(model: PreTrainedModel) -> int:
+def vocabulary_of(model: PreTrainedModel | ModelFacts) -> int:
     """How many token ids the model knows; the tokenizer may name fewer."""
     return int(model.config.get_text_config().vocab_size)
 
 
-def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
+def end_tokens(model: PreTrainedModel | ModelFacts, tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """Every id that ends a response: the generation config's, the model config's and the tokenizer's."""
     found: set[int] = set()
     for value in (model.generation_config.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id):

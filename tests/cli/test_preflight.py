@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from urllib.error import HTTPError, URLError
 
 import pytest
 
 from hone.cli.main import main
+from hone.config import engines
 from hone.errors import UserError
 from hone.models import hub
+from hone.rollout.vllm.arguments import EngineArguments
 from hone.user_code import run_file
 
 LOSS = "actor_rollout_ref.actor.policy_loss.custom_loss"
@@ -65,6 +68,22 @@ def test_a_default_agent_that_nobody_registers_is_found_by_the_check(
     overrides = [text.format(d=tmp_path) for text in file]
     text = message([*right, *overrides, f"{AGENT}.default_agent_loop=magic"], capfd)
     assert "no agent 'magic'" in text and "single_turn" in text
+
+
+def test_an_argument_that_vllm_does_not_have_is_found_by_the_check(
+    right: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = ModuleType("vllm.engine.arg_utils")
+    stand_in.AsyncEngineArgs = EngineArguments  # type: ignore[attr-defined]
+    for name in ("vllm", "vllm.engine", "vllm.engine.arg_utils"):
+        monkeypatch.setitem(sys.modules, name, stand_in)
+    monkeypatch.setattr(engines, "find_spec", lambda name: name)
+    rollout = "actor_rollout_ref.rollout"
+    argv = [*right, f"{rollout}.name=vllm", f"{rollout}.tensor_model_parallel_size=1"]
+    assert "no argument blok_size" in message([*argv, f"{rollout}.engine_kwargs.vllm={{blok_size:8}}"], capfd)
+    with pytest.raises(SystemExit) as caught:
+        main([*argv, f"{rollout}.engine_kwargs.vllm={{more:8}}"])
+    assert caught.value.code == 0
 
 
 def test_a_gpu_that_is_not_there_is_found_by_the_check(

@@ -26,10 +26,7 @@ LEAVES = [
 # Keys that no module reads: settings of engines that are not built, of which a run that sets them says that they rest.
 RESTING = {
     ("eval", "data.prompt_key"),
-    *(("ppo", f"{ROLLOUT}.{name}") for name in (
-        "mode", "dtype", "gpu_memory_utilization", "enforce_eager", "load_format", "tensor_model_parallel_size",
-        "enable_chunked_prefill", "disable_log_stats", "calculate_log_probs",
-    )),
+    *(("ppo", f"{ROLLOUT}.{name}") for name in ("mode", "calculate_log_probs")),
 }  # fmt: skip
 
 

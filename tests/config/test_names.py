@@ -237,7 +237,7 @@ SETTLED = [
     ("sft", "optim=fsdp", "so anyway"),
     ("sft", "trainer.default_hdfs_dir=null", "so anyway"),
     ("sft", "checkpoint.load_contents=[model,optimizer,extra,hf_model]", "so anyway"),
-    ("generate", "rollout.gpu_memory_utilization=0.8", "own engine"),
+    ("generate", "rollout.load_format=auto", "not read here"),
 ]
 
 

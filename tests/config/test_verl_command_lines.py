@@ -136,6 +136,7 @@ LINES = {
         custom_reward_function.path={code} custom_reward_function.name=score"""),
 }  # fmt: skip
 ENGINES = {"vllm", "sglang", "megatron", "dapo"}  # whatever names one of these is refused, and nothing else is
+ROLLOUT = "actor_rollout_ref.rollout"
 MAY_BE_REFUSED = {
     "GRPO by tokens with SGLang": {"data.return_raw_chat", "actor_rollout_ref.rollout.engine_kwargs.sglang"},
     "GRPO with adapters": {"actor_rollout_ref.model.use_shm"},
@@ -144,7 +145,8 @@ MAY_BE_REFUSED = {
 
 @pytest.mark.parametrize("name", LINES)
 def test_a_command_line_of_verls_loads(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hone.config.paths.find_spec", lambda package: package)  # wandb may be missing here
+    for module in ("paths", "engines"):  # wandb and vllm may be missing here
+        monkeypatch.setattr(f"hone.config.{module}.find_spec", lambda package: package)
     command, line = LINES[name]
     paths = {which: tmp_path / which for which in ("rows", "model", "code", "runs")}
     paths["rows"].touch()
@@ -158,4 +160,5 @@ def test_a_command_line_of_verls_loads(name: str, tmp_path: Path, monkeypatch: p
         refused = {problem.key: problem.wrong for problem in error.problems}
     assert all("is not available in this build" in wrong for wrong in refused.values()), refused
     unexpected = {key for key, wrong in refused.items() if wrong.split()[0] not in ENGINES}
-    assert unexpected <= MAY_BE_REFUSED.get(name, set()), refused
+    # Not built for any engine yet; verl's examples set 2 or more.
+    assert unexpected <= {f"{ROLLOUT}.tensor_model_parallel_size", *MAY_BE_REFUSED.get(name, set())}, refused

@@ -16,6 +16,7 @@ from hone.trainers import ppo_setup, sft
 from hone.trainers.ppo_setup import Setup
 from hone.trainers.sampling import sampling_of
 from hone.workers import rollout as rollout_worker
+from hone.workers import rollout_engines
 from hone.workers.settings import RunSettings
 from tests.shows import shows
 from tests.trainers.runs import ROLLOUT, Run, Stage, same_weights
@@ -71,7 +72,8 @@ def engine_of(worker: type, config: Any, monkeypatch: pytest.MonkeyPatch, **peer
     asked: dict[str, Any] = {}
     model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=7)))
     made = lambda model, **how: (asked.update(how), SimpleNamespace(**how))[1]  # noqa: E731
-    monkeypatch.setattr(rollout_worker, "HFEngine", made)
+    monkeypatch.setattr(rollout_engines, "HFEngine", made)
+    monkeypatch.setattr(rollout_engines, "PreTrainedModel", SimpleNamespace)
     monkeypatch.setattr(rollout_worker, "end_tokens", lambda *_: set())
     monkeypatch.setattr(rollout_worker, "load_tokenizer", lambda path, **how: asked.update(tokenizer=(path, how)))
     monkeypatch.setattr(rollout_worker, "load_causal_lm", lambda source: (asked.update(source=source), model)[1])

@@ -94,11 +94,14 @@ class RolloutConfig(SamplingKeys):
     prompt_length: int = key(ref("data.max_prompt_length"), "Longest prompt in tokens.", ge=1)
     response_length: int = key(ref("data.max_response_length"), "Longest response in tokens.", ge=1)
     dtype: EngineDtype = key("bfloat16", "Format of the engine's weights; should be that of the trained model.")
-    gpu_memory_utilization: float = key(0.5, "Share of GPU memory for weights and KV cache.", gt=0, le=1)
+    gpu_memory_utilization: float = key(0.5, "Share of the GPU's memory (CPU: the machine's) for vLLM.", gt=0, le=1)
     ignore_eos: bool = key(False, "Go on after the end token, up to response_length.")
     enforce_eager: bool = key(True, "Do not capture CUDA graphs.")
     free_cache_engine: bool = key(True, "Free the KV cache while training.")
-    load_format: LoadFormat = key("dummy_dtensor", "How the engine gets its first weights.")
+    load_format: LoadFormat = key(
+        "dummy_dtensor",
+        "What vLLM begins with until the trainer's weights come: random ones (dummy_*), or the model's files (others).",
+    )
     tensor_model_parallel_size: int = key(2, "GPUs that share one engine.", ge=1)
     max_model_len: int | None = key(None, "Longest prompt plus response; null takes the sum of both lengths.", ge=1)
     max_num_batched_tokens: int = key(8192, "Most tokens in one forward pass of the engine.", ge=1)
@@ -120,7 +123,9 @@ class RolloutConfig(SamplingKeys):
     fire_temperature: float = key(30.0, "Temperature of that first token.", gt=0)
     calculate_log_probs: bool = key(False, "Keep the sampler's own log-probs, for diagnostics and rollout_is.")
     verify_weights: Literal["first", "always", "never"] = key(
-        "first", "After which weight hand-overs the engine's log-probs are compared with the trainer's."
+        "first",
+        "After which weight hand-overs the log-probs of an engine with weights of its own are compared with the "
+        "trainer's; first: those it begins with and those of the first update.",
     )
     engine_kwargs: EngineKwargs = node(EngineKwargs)
     val_kwargs: ValKwargs = node(ValKwargs, temperature=0.0, do_sample=False)

@@ -26,6 +26,7 @@ from hone.models.precision import autocast
 from hone.rollout.hf.cache import DecodeLayout, PrefillLayout, SlotCache
 from hone.rollout.hf.sampling import RowSampling, penalise_repetition, sample, uniforms
 from hone.rollout.interface import Completion, Sampling
+from hone.rollout.requests import check_request, no_distribution
 
 
 @dataclass(eq=False)
@@ -131,14 +132,7 @@ class HFEngine:
         self._rows: RowSampling | None = None
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
-        total = len(prompt_ids) + sampling.max_tokens
-        if not prompt_ids or sampling.max_tokens < 1:
-            raise ValueError("a completion needs a prompt of at least one token and max_tokens of at least 1")
-        if total > self.max_model_len:
-            raise UserError(
-                f"a prompt of {len(prompt_ids)} tokens and max_tokens={sampling.max_tokens} need {total} tokens, "
-                f"rollout.max_model_len is {self.max_model_len}"
-            )
+        check_request(prompt_ids, sampling, self.max_model_len)
         stop = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_token_ids)
         request = Request(tuple(prompt_ids), sampling, stop, asyncio.get_running_loop().create_future())
         self.waiting.append(request)
@@ -230,11 +224,7 @@ class HFEngine:
         tokens, logprobs = sample(logits, sampling, uniform)
         drawn = logprobs.tolist()
         if not math.isfinite(sum(drawn)):  # one NaN among a row's logits is in all of its log-probs
-            raise UserError(
-                f"the model's logits are NaN or infinite (weights after step {self.version}), so no token can be "
-                "drawn: the weights hold NaN, have diverged (lower the learning rate), or overflow in "
-                f"{str(self.compute_dtype).removeprefix('torch.')}"
-            )
+            raise no_distribution(self.version, str(self.compute_dtype).removeprefix("torch."))
         return tokens.tolist(), drawn
 
     def _sampling_rows(self, first: int, device: torch.device) -> RowSampling:

@@ -1,0 +1,135 @@
+"""The engine that generates: what its keys need, and which of them rest with the one that is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from importlib.util import find_spec
+
+from .problems import Problem
+from .schema import GenerationConfig, PPOConfig
+
+ROLLOUT = "actor_rollout_ref.rollout"
+KWARGS = f"{ROLLOUT}.engine_kwargs.vllm"
+
+# Settings of engines that run in processes of their own.
+OTHER_ENGINES = (
+    "tensor_model_parallel_size",
+    "gpu_memory_utilization",
+    "enforce_eager",
+    "load_format",
+    "enable_chunked_prefill",
+    "disable_log_stats",
+    "engine_kwargs.vllm",
+)
+# Arguments of vLLM's engine that hone sets, and the key that they come from; None: they are not the user's to choose.
+SET_BY_HONE = {
+    "model": "actor_rollout_ref.model.path",
+    "dtype": f"{ROLLOUT}.dtype",
+    "seed": "trainer.seed",
+    "max_model_len": f"{ROLLOUT}.max_model_len",
+    "max_num_seqs": f"{ROLLOUT}.max_num_seqs",
+    "max_num_batched_tokens": f"{ROLLOUT}.max_num_batched_tokens",
+    "enable_sleep_mode": f"{ROLLOUT}.free_cache_engine",
+    "hf_overrides": "actor_rollout_ref.model.override_config.model_config",
+    "trust_remote_code": "actor_rollout_ref.model.trust_remote_code",
+    "load_format": f"{ROLLOUT}.load_format",
+    "gpu_memory_utilization": f"{ROLLOUT}.gpu_memory_utilization",
+    "enforce_eager": f"{ROLLOUT}.enforce_eager",
+    "enable_chunked_prefill": f"{ROLLOUT}.enable_chunked_prefill",
+    "tensor_parallel_size": f"{ROLLOUT}.tensor_model_parallel_size",
+    "disable_log_stats": f"{ROLLOUT}.disable_log_stats",
+    "skip_tokenizer_init": None,
+    "generation_config": None,
+    "logprobs_mode": None,
+    "worker_extension_cls": None,
+}
+
+
+def engine_package(config: PPOConfig | GenerationConfig) -> Iterator[Problem]:
+    """vLLM must be installed where it is asked for."""
+    section, name = _engine(config)
+    if name == "vllm" and find_spec("vllm") is None:
+        fix = f'pip install "hone-rl[vllm]" (for a CPU see docs/rollout.md), or set {section}.name=hf'
+        yield Problem(f"{section}.name", "vllm is not installed", "the package vllm", fix)
+
+
+def engine_problems(config: PPOConfig | GenerationConfig) -> Iterator[Problem]:
+    """What vLLM would refuse, or what would be set twice."""
+    section, name = _engine(config)
+    if name != "vllm":
+        return
+    if isinstance(config, PPOConfig):
+        yield from _set_twice(config)
+        yield from _whole_prompts(config)
+    rollout = config.actor_rollout_ref.rollout if isinstance(config, PPOConfig) else config.rollout
+    if rollout.max_num_batched_tokens < rollout.max_num_seqs:
+        key, other = f"{section}.max_num_batched_tokens", f"{section}.max_num_seqs"
+        wrong = f"{rollout.max_num_batched_tokens} are less than one token for each of {other}={rollout.max_num_seqs}"
+        fix = f"lower {other}, or raise {key}"
+        yield Problem(key, wrong, "max_num_batched_tokens >= max_num_seqs", fix, (other,))
+
+
+def engine_notices(
+    config: PPOConfig | GenerationConfig, user_keys: Collection[str], *, may_have_gpu: bool
+) -> Iterator[str]:
+    section, name = _engine(config)
+    if name == "hf":
+        yield from _idle(config, section, user_keys)
+    if isinstance(config, GenerationConfig):
+        return
+    rollout = config.actor_rollout_ref.rollout
+    if name == "hf":
+        yield from _resting(config, user_keys)
+    elif rollout.name == "vllm" and f"{ROLLOUT}.free_cache_engine" in user_keys and not may_have_gpu:
+        yield f"{ROLLOUT}.free_cache_engine rests: on a CPU vLLM keeps the memory of its KV cache"
+    key = f"{ROLLOUT}.calculate_log_probs"
+    if key in user_keys and not rollout.calculate_log_probs:
+        yield f"{key}=False: {ROLLOUT}.name={rollout.name} gives log-probs with its tokens; they are kept all the same"
+
+
+def _resting(config: PPOConfig, user_keys: Collection[str]) -> Iterator[str]:
+    """hone's own engine computes as the trainer does and, on one rank, has its weights."""
+    rollout = config.actor_rollout_ref.rollout
+    precision = "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"
+    if f"{ROLLOUT}.dtype" in user_keys and rollout.dtype != "auto":
+        yield f"{ROLLOUT}.dtype={rollout.dtype} rests: the hf engine computes with the policy's weights, in {precision}"
+    if f"{ROLLOUT}.verify_weights" in user_keys and config.ranks == 1 and rollout.verify_weights != "never":
+        yield f"{ROLLOUT}.verify_weights rests: {ROLLOUT}.name=hf on one rank generates with the trainer's own weights"
+
+
+def _idle(config: PPOConfig | GenerationConfig, section: str, user_keys: Collection[str]) -> Iterator[str]:
+    idle = [f"{section}.{name}" for name in OTHER_ENGINES if _is_set(f"{section}.{name}", user_keys)]
+    if isinstance(config, PPOConfig) and config.actor_rollout_ref.rollout.tensor_model_parallel_size == 1:
+        idle = [key for key in idle if not key.endswith("tensor_model_parallel_size")]
+    if idle:
+        where = "the trainer's process" if isinstance(config, PPOConfig) else "the rank's process"
+        yield f"{section}.name=hf runs in {where} on 1 device and does not use " + ", ".join(idle)
+
+
+def _set_twice(config: PPOConfig) -> Iterator[Problem]:
+    for argument in config.actor_rollout_ref.rollout.engine_kwargs.vllm:
+        if argument in SET_BY_HONE:
+            key = SET_BY_HONE[argument]
+            fix = f"remove it, and set {key}" if key else "remove it"
+            involves = () if key is None else (key,)
+            yield Problem(KWARGS, f"{argument} is set by hone", "other arguments of vLLM's engine", fix, involves)
+
+
+def _whole_prompts(config: PPOConfig) -> Iterator[Problem]:
+    rollout = config.actor_rollout_ref.rollout
+    longest = rollout.max_model_len or rollout.prompt_length + rollout.response_length
+    if not rollout.enable_chunked_prefill and rollout.max_num_batched_tokens < longest:
+        key, switch = f"{ROLLOUT}.max_num_batched_tokens", f"{ROLLOUT}.enable_chunked_prefill"
+        wrong = f"{rollout.max_num_batched_tokens} tokens may not hold a prompt, which {switch}=False does not split"
+        yield Problem(key, wrong, f"{longest} or more", f"set {key}={longest}, or {switch}=True", (switch,))
+
+
+def _is_set(key: str, user_keys: Collection[str]) -> bool:
+    return any(given == key or given.startswith(f"{key}.") for given in user_keys)
+
+
+def _engine(config: PPOConfig | GenerationConfig) -> tuple[str, str]:
+    """The section that chooses the engine, and the engine."""
+    if isinstance(config, PPOConfig):
+        return ROLLOUT, config.actor_rollout_ref.rollout.name
+    return "rollout", config.rollout.name

@@ -1,0 +1,163 @@
+"""The `vllm` engine: vLLM's AsyncLLM, whose scheduler and model run in processes of their own."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import Any
+
+from torch import Tensor
+from vllm import SamplingParams
+from vllm.outputs import RequestOutput
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from hone.errors import UserError
+from hone.rollout.interface import Completion, Sampling
+from hone.rollout.requests import check_request, no_distribution
+from hone.rollout.vllm.arguments import EngineArguments
+from hone.rollout.vllm.gate import Gate
+from hone.rollout.vllm.hand_over import buckets, shared
+from hone.rollout.vllm.start import start
+
+LARGEST_SEED = 2**63 - 1
+
+
+class VLLMEngine:
+    """Generates with vLLM. All methods must be awaited in one event loop.
+
+    New weights wait for the completions that run, and completions that come meanwhile wait for them: all tokens of a
+    completion are of one version, and no keys of older weights are read.
+    """
+
+    def __init__(self, arguments: EngineArguments, *, eos_token_ids: Iterable[int]) -> None:
+        self.arguments = arguments
+        self.max_model_len = arguments.max_model_len
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.version = 0
+        self._gate = Gate()
+        self._names = count()
+        self._asleep: set[str] = set()  # of `weights` and `kv_cache`
+        self._watched = False
+        self._llm = start(arguments)
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+        check_request(prompt_ids, sampling, self.max_model_len)
+        params = sampling_params(sampling, self.eos_token_ids)
+        async with self._gate.passing():
+            output = await self._finished(prompt_ids, params)
+            return self._completion(output)
+
+    async def update_weights(self, weights: Iterable[tuple[str, Tensor]] | None, version: int) -> None:
+        assert weights is not None, "vLLM has weights of its own"
+        async with self._gate.alone():
+            if not self.arguments.disable_log_stats:
+                await self._llm.do_log_stats()  # of what it generated with the last weights
+            await self._wake({"weights"})
+            await self._take(weights, version)
+            await self._llm.reset_prefix_cache()
+            self.version = version
+
+    async def sleep(self) -> None:
+        """Weights go to CPU memory. A CPU build of vLLM keeps all it has."""
+        if not self.arguments.enable_sleep_mode or self._asleep:
+            return
+        async with self._gate.alone():
+            await self._llm.sleep(level=1)
+            self._asleep = {"weights", "kv_cache"}
+
+    async def wake(self) -> None:
+        if self._asleep:
+            async with self._gate.alone():
+                await self._wake(set(self._asleep))
+
+    def close(self) -> None:
+        """Ends the engine's processes."""
+        self._llm.shutdown()
+
+    async def _take(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        try:
+            await self._call("hone_begin_weights")
+            for bucket in buckets(weights):
+                with shared(bucket) as (path, layout):
+                    await self._call("hone_load_weights", path, layout)
+            await self._call("hone_finish_weights")
+        except UserError:
+            raise
+        except Exception as error:  # of the worker's process, where only its text is left of it
+            raise UserError(
+                f"vLLM did not take the weights after step {version}, which it may know under other names: "
+                f"{' '.join(str(error).split())}. Set rollout.name=hf."
+            ) from error
+
+    async def _wake(self, parts: set[str]) -> None:
+        if tags := sorted(parts & self._asleep):
+            await self._llm.wake_up(tags)
+            self._asleep -= parts
+
+    async def _finished(self, prompt_ids: Sequence[int], params: SamplingParams) -> RequestOutput:
+        """Cancelled, it takes the request out of vLLM's batch."""
+        last: RequestOutput | None = None
+        try:
+            await self._watch()
+            name = f"hone-{next(self._names)}"
+            async for output in self._llm.generate({"prompt_token_ids": list(prompt_ids)}, params, name):
+                last = output
+        except EngineDeadError as error:
+            raise _ended() from error
+        assert last is not None
+        return last
+
+    def _completion(self, output: RequestOutput) -> Completion:
+        drawn = output.outputs[0]
+        logprobs: Any = drawn.logprobs  # vLLM's FlatLogprobs, one for each token
+        if not math.isfinite(sum(logprobs.logprobs)):
+            raise no_distribution(self.version, self.arguments.dtype)
+        if drawn.finish_reason not in ("stop", "length"):
+            raise RuntimeError(f"vLLM ended a completion with {drawn.finish_reason!r}")
+        tokens = list(drawn.token_ids)
+        stop_reason: Any = drawn.finish_reason
+        return Completion(tokens, list(logprobs.logprobs), stop_reason, [self.version] * len(tokens))
+
+    async def _call(self, method: str, *arguments: Any) -> None:
+        try:
+            await self._watch()
+            await self._llm.collective_rpc(method, args=arguments)
+        except EngineDeadError as error:
+            raise _ended() from error
+
+    async def _watch(self) -> None:
+        if not self._watched:
+            self._watched = True
+            await self._llm.collective_rpc("hone_end_with", args=(os.getpid(),))
+
+
+def sampling_params(sampling: Sampling, eos_token_ids: frozenset[int]) -> SamplingParams:
+    """vLLM is told every id that ends the completion, and adds none."""
+    if sampling.first_temperature is not None:
+        raise ValueError("vLLM draws all tokens of a completion alike: first_temperature is not for it")
+    stop = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else eos_token_ids)
+    return SamplingParams(
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_k=max(sampling.top_k, 0),
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        seed=sampling.seed & LARGEST_SEED,
+        stop_token_ids=sorted(stop),
+        ignore_eos=True,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def _ended() -> UserError:
+    return UserError(
+        "vLLM's engine process has ended (its own messages say why, above): often memory; lower "
+        "rollout.gpu_memory_utilization or rollout.max_num_seqs"
+    )

@@ -1,0 +1,62 @@
+"""Starting vLLM's engine: the environment that its processes get, and what is said when it does not start."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from hone.errors import UserError
+from hone.rollout.vllm.arguments import EngineArguments, check_names
+
+
+def start(arguments: EngineArguments) -> AsyncLLM:
+    """Returns when the engine's processes are ready. Raises UserError when they cannot be."""
+    check_names(arguments.more or {})
+    with _environment(_wanted(quiet=arguments.disable_log_stats)):
+        logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
+        try:
+            llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments.for_vllm()))
+        except Exception as error:  # vLLM says all it refuses with the exceptions of many libraries
+            raise UserError(f"vLLM could not start (rollout.name=vllm): {_said(error)}") from error
+    # Its processes end with the command's own, some by force, of which vLLM would warn.
+    atexit.register(logging.getLogger("vllm").setLevel, logging.ERROR)
+    return llm
+
+
+def _wanted(*, quiet: bool) -> dict[str, str]:
+    """Processes are spawned, since a fork of a process with torch's threads may hang; on a CPU they compute with as
+    many threads as the trainer, and are bound to no cores, of which the ranks of a machine would all take the same.
+    The statistics are messages of level INFO."""
+    return {
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_LOGGING_LEVEL": "WARNING" if quiet else "INFO",
+        "OMP_NUM_THREADS": str(torch.get_num_threads()),
+    }
+
+
+@contextmanager
+def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """What the user has set stays, but for the number of threads."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update({n: v for n, v in wanted.items() if before[n] is None or n == "OMP_NUM_THREADS"})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _said(error: Any) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

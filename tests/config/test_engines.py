@@ -1,0 +1,131 @@
+"""The keys of the engine that generates: what vLLM needs of them, and which rest with hone's own."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from types import ModuleType
+
+import pytest
+
+from hone.config import ConfigError, load
+from hone.config import engines as engines_module
+from hone.config.engines import SET_BY_HONE
+from hone.config.problems import Problem
+from hone.rollout.vllm.arguments import EngineArguments
+
+ROLLOUT = "actor_rollout_ref.rollout"
+KWARGS = f"{ROLLOUT}.engine_kwargs.vllm"
+VLLM = [f"{ROLLOUT}.name=vllm", f"{ROLLOUT}.tensor_model_parallel_size=1"]
+Runnable = dict[str, list[str]]
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM as far as a configuration looks: that it can be found."""
+    monkeypatch.setattr(engines_module, "find_spec", lambda name: name)
+
+
+def problems_of(argv: list[str], command: str = "ppo") -> tuple[Problem, ...]:
+    with pytest.raises(ConfigError) as caught:
+        load(command, argv)
+    return tuple(caught.value.problems)
+
+
+@pytest.mark.parametrize(("command", "key"), [("ppo", f"{ROLLOUT}.name"), ("generate", "rollout.name")])
+def test_a_missing_vllm_is_one_message_with_the_command_that_installs_it(
+    runnable: Runnable, monkeypatch: pytest.MonkeyPatch, command: str, key: str
+) -> None:
+    monkeypatch.setattr(engines_module, "find_spec", lambda name: None)
+    argv = [*runnable[command], *([f"{key}=vllm"] if command == "generate" else VLLM)]
+    (problem,) = problems_of(argv, command)
+    assert problem.key == key and "not installed" in problem.wrong
+    assert 'pip install "hone-rl[vllm]"' in problem.fix and f"{key}=hf" in problem.fix
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_run_with_vllm_is_let_through_where_it_is_installed(runnable: Runnable) -> None:
+    load("ppo", [*runnable["ppo"], *VLLM, f"{KWARGS}={{block_size:16}}", "algorithm.adv_estimator=grpo"])
+    load("generate", [*runnable["generate"], "rollout.name=vllm"])
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        ([f"{ROLLOUT}.tensor_model_parallel_size=2"], f"{ROLLOUT}.tensor_model_parallel_size"),
+        ([f"{ROLLOUT}.use_fire_sampling=True"], f"{ROLLOUT}.use_fire_sampling"),
+        ([f"{KWARGS}={{max_num_seqs:4}}"], KWARGS),
+        ([f"{KWARGS}={{logprobs_mode:raw_logprobs}}"], KWARGS),
+        ([f"{ROLLOUT}.max_num_batched_tokens=64"], f"{ROLLOUT}.max_num_batched_tokens"),
+        (
+            [
+                f"{ROLLOUT}.enable_chunked_prefill=False",
+                f"{ROLLOUT}.max_num_batched_tokens=900",
+                f"{ROLLOUT}.max_num_seqs=9",
+            ],
+            f"{ROLLOUT}.max_num_batched_tokens",
+        ),
+    ],
+)
+def test_what_vllm_cannot_do_is_refused_and_only_for_vllm(runnable: Runnable, overrides: list[str], key: str) -> None:
+    (problem,) = problems_of([*runnable["ppo"], *VLLM, *overrides])
+    assert problem.key == key and problem.fix
+    load("ppo", [*runnable["ppo"], *overrides])
+
+
+@pytest.mark.usefixtures("installed")
+def test_generation_with_less_than_a_token_for_each_sequence_is_refused(runnable: Runnable) -> None:
+    (problem,) = problems_of(
+        [*runnable["generate"], "rollout.name=vllm", "rollout.max_num_batched_tokens=8"], "generate"
+    )
+    assert problem.key == "rollout.max_num_batched_tokens"
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    "setting",
+    ["gpu_memory_utilization=0.4", "enforce_eager=False", "load_format=auto", "enable_chunked_prefill=False",
+     "disable_log_stats=False", "engine_kwargs.vllm={block_size:16}", "dtype=float32", "verify_weights=always"],
+)  # fmt: skip
+def test_what_rests_with_hones_own_engine_is_said_for_it_alone(runnable: Runnable, setting: str) -> None:
+    argv = [*runnable["ppo"], f"{ROLLOUT}.{setting}"]
+    key = f"{ROLLOUT}.{setting.partition('=')[0]}"
+    assert [notice for notice in load("ppo", argv).notices if key in notice]
+    assert not [notice for notice in load("ppo", [*argv, *VLLM]).notices if key in notice]
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("setting", ["gpu_memory_utilization=0.4", "enforce_eager=False"])
+def test_it_is_said_of_generation_too(runnable: Runnable, setting: str) -> None:
+    argv = [*runnable["generate"], f"rollout.{setting}"]
+    key = f"rollout.{setting.partition('=')[0]}"
+    assert [notice for notice in load("generate", argv).notices if key in notice]
+    assert not [notice for notice in load("generate", [*argv, "rollout.name=vllm"]).notices if key in notice]
+
+
+@pytest.mark.usefixtures("installed")
+def test_on_a_cpu_vllm_keeps_its_cache_and_says_so(runnable: Runnable) -> None:
+    argv = [*runnable["ppo"], *VLLM, "trainer.device=cpu", f"{ROLLOUT}.free_cache_engine=True"]
+    assert any("free_cache_engine rests" in notice for notice in load("ppo", argv).notices)
+    assert not any("free_cache" in notice for notice in load("ppo", [*argv, "trainer.device=cuda"]).notices)
+
+
+def test_the_table_of_arguments_is_what_is_set() -> None:
+    made = EngineArguments("m", "float32", 0, 128, 8, 64, False, {}, False, "auto", 0.5, True, True, 1, True)
+    assert set(made.for_vllm()) == set(SET_BY_HONE)
+    assert {field.name for field in fields(EngineArguments)} - {"more"} <= set(SET_BY_HONE)
+
+
+def test_an_argument_that_vllm_does_not_have_is_found_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hone.errors import UserError
+    from hone.rollout.vllm.arguments import check_names
+
+    stand_in = ModuleType("vllm.engine.arg_utils")
+    stand_in.AsyncEngineArgs = EngineArguments  # type: ignore[attr-defined]
+    for name in ("vllm", "vllm.engine"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "vllm.engine.arg_utils", stand_in)
+    check_names({"max_num_seqs": 1})
+    with pytest.raises(UserError, match="no argument blok_size, swap"):
+        check_names({"swap": 1, "blok_size": 2, "seed": 3})
