@@ -85,12 +85,14 @@ def _group_as_key(command: str, override: Override) -> Override:
 
 
 def _restore_sections(composition: Composition) -> list[Problem]:
-    """A file that gives a section a single value is reported, and the section keeps its defaults."""
+    """A section that a file gives a single value is reported and keeps its defaults; one with nothing below it, as when
+    all its lines are comments, just keeps them."""
     problems = []
     for key, doc in document(composition.preset.schema).items():
         value = get(composition.tree, key, None)
         if doc.section and not isinstance(value, dict):
-            problems.append(not_a_section(key, value))
+            if value is not None:
+                problems.append(not_a_section(key, value))
             put(composition.tree, key, copy.deepcopy(get(composition.defaults, key)))
     return problems
 

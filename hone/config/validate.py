@@ -144,6 +144,9 @@ def _mistyped(doc: KeyDoc, error: Any) -> Problem:
         return Problem(doc.key, f"{shown} is not a choice", doc.expected, fix)
     if doc.expected.startswith("text") and isinstance(value, (int, float)):
         return Problem(doc.key, f"{shown} is not text", doc.expected, quoted)
+    if error["type"] in ("too_short", "too_long") and value:
+        wanted = error["ctx"].get("min_length", error["ctx"].get("max_length"))
+        return Problem(doc.key, f"{shown} has {len(value)} entries", doc.expected, f"write {wanted} of them")
     if error["type"] in ("empty", "too_short"):
         fix = "give it a value" + (", or null" if doc.expected.endswith("or null") else "")
         return Problem(doc.key, f"{shown} {'has an empty entry' if value else 'is empty'}", doc.expected, fix)

@@ -104,6 +104,12 @@ def test_an_override_may_hold_an_interpolation() -> None:
     assert ppo("data.max_response_length=9", "trainer.seed=${data.max_response_length}").trainer.seed == 9
 
 
+def test_a_section_with_nothing_below_it_keeps_its_defaults(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("data: null\ntrainer:\n  # seed: 3\nalgorithm: {adv_estimator: grpo}\n")
+    config = preview("ppo", ["-cp", str(tmp_path), "-cn", "mine", "data.seed=2"]).config
+    assert (config.data.seed, config.trainer.seed) == (2, preview("ppo", []).config.trainer.seed)
+
+
 def test_a_yaml_without_a_defaults_list_lies_over_the_preset(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("data:\n  train_batch_size: 4\nalgorithm: {adv_estimator: grpo}\n")
     argv = [f"--config-path={tmp_path}", "--config-name=mine", "data.seed=1"]

@@ -144,7 +144,6 @@ def test_a_fault_is_reported_once_although_other_keys_follow_it() -> None:
         ("trainer: {seed: '${no.such}'}", "trainer.seed"),
         ("trainer: {seed: '${data.prompt_key}'}", "trainer.seed"),
         ("critic: 3", "critic"),
-        ("trainer:", "trainer"),
         ("trainer: {sed: 3}", "trainer.sed"),
         ("extra: {a: {b: 1}}", "extra"),
         ("trainer: {1: 2}", "trainer.1"),
@@ -195,3 +194,11 @@ def test_every_default_fits_its_own_schema(name: str) -> None:
     resolved, problems = resolve(preset.tree(), {})
     assert not problems
     assert preset.schema.model_validate(resolved).model_dump(by_alias=True) == resolved
+
+
+@pytest.mark.parametrize("value", ["[0.9]", "[0.9,0.95,0.99]"])
+def test_a_list_of_another_length_says_how_many_entries_it_should_have(value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        preview("ppo", [f"{ACTOR}.optim.betas={value}"])
+    (problem,) = caught.value.problems
+    assert problem.wrong.endswith(f"has {value.count(',') + 1} entries") and problem.fix == "write 2 of them"
