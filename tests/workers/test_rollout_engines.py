@@ -87,7 +87,7 @@ class Trainer:
         compute_dtype = torch.float16
 
 
-@shows(f"{ROLLOUT}.dtype")
+@shows(f"{ROLLOUT}.dtype", f"{ROLLOUT}.name")
 @pytest.mark.parametrize(
     ("overrides", "device", "expected"),
     [
@@ -104,6 +104,7 @@ def test_the_format_is_the_rollouts_own_or_the_trainers(argv, overrides, device,
     assert engine_dtype(loaded.config, RunSettings(device, user_keys=loaded.user_keys), Trainer()) == expected
 
 
+@shows("rollout.name", "rollout.gpu_memory_utilization", "rollout.enforce_eager", command="generate")
 def test_generation_hands_its_keys_to_vllm_and_reads_the_models_files(argv, tmp_path):
     argv = [
         f"data.path={tmp_path}/rows.parquet", f"model.path={tmp_path}/model", "rollout.name=vllm",
