@@ -133,7 +133,7 @@ def held(engine: TorchEngine) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [n if n in ("grpo", "ppo") else pytest.param(n, marks=pytest.mark.slow) for n in RUNS])
 def test_a_run_holds_what_its_plan_says(name: str, stage: Stage, plan: Planner, measured: Measured) -> None:
     estimator, more = RUNS[name]
     argv = stage.ppo("run", *SIZES, *more, estimator=estimator)
