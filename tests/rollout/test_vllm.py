@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import dataclasses
+import logging
 import os
 import subprocess
 import sys
@@ -332,7 +333,7 @@ def test_what_vllm_refuses_is_one_message(tied_folder):
         VLLMEngine(arguments(tied_folder, more={"block_size": -3}), eos_token_ids=[END])
 
 
-def test_an_untied_model_from_its_files_in_other_options_and_its_end(tmp_path, monkeypatch, caplog):
+def test_an_untied_model_from_its_files_in_other_options_and_its_end(tmp_path, monkeypatch):
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(3)
@@ -350,11 +351,15 @@ def test_an_untied_model_from_its_files_in_other_options_and_its_end(tmp_path, m
         "disable_log_stats": False,
     }
     engine = VLLMEngine(arguments(tmp_path, **options), eos_token_ids=[END])
+    said: list[logging.LogRecord] = []
+    listener = logging.Handler()
+    listener.emit = said.append
+    logging.getLogger("vllm").addHandler(listener)
     try:
         requests = sampled(2)
         assert distance(untied, requests, generate(engine, requests)) < 1e-4  # as its files have it
         check_updates(engine, untied, monkeypatch)
-        assert any("throughput" in message for message in caplog.messages)
+        assert any("throughput" in record.getMessage() for record in said)
         found = engine._llm.vllm_config
         assert found.load_config.load_format == "safetensors" and found.model_config.seed == 5
         assert not found.scheduler_config.enable_chunked_prefill
