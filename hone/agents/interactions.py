@@ -34,7 +34,7 @@ class Interaction:
     def reply(self, state: Any, messages: list[Message]) -> Any:
         """What the user says to the conversation so far, of which the model spoke last: a text, or a hone.agents.Reply,
         which may also reward that turn and end the conversation."""
-        raise NotImplementedError
+        raise UserError(f"the interaction {type(self).__name__} has no reply(state, messages): define it")
 
     def release(self, state: Any) -> Any:
         """Frees what `create` took; also called when the trajectory ends in an error."""

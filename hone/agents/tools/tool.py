@@ -32,7 +32,7 @@ class Tool:
     def execute(self, state: Any, arguments: dict[str, Any]) -> Any:
         """A text, a hone.agents.Reply, or anything that JSON can write. What it raises, the model reads; a UserError
         ends the run."""
-        raise NotImplementedError
+        raise UserError(f"the tool {type(self).__name__} has no execute(state, arguments): define it")
 
     def reward(self, state: Any) -> float:
         """Added to the last turn's reward, when the trajectory has ended."""

@@ -167,3 +167,15 @@ def test_a_tool_without_a_state_of_its_own_takes_no_arguments_from_rows() -> Non
 
     with pytest.raises(UserError, match="tool 'tool', create: takes no create_kwargs, and the row gives x"):
         asyncio.run(session())
+
+
+def test_a_tool_without_its_method_ends_the_run_and_is_no_answer_to_the_model() -> None:
+    class Forgotten(Tool):
+        pass
+
+    async def session() -> None:
+        async with ToolSession({"tool": Forgotten({}, {"name": "tool"})}, {}, ToolLimits()) as open_session:
+            await open_session.run([ToolCall("tool", {})])
+
+    with pytest.raises(UserError, match=r"the tool Forgotten has no execute\(state, arguments\)"):
+        asyncio.run(session())
