@@ -6,6 +6,7 @@ looked at: an update reads the states that predict responses, a rollout those of
 
 from __future__ import annotations
 
+from threading import Lock, get_ident
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 WORTH_IT = 0.9  # computing more of the tokens than this costs as much as computing them all
+_INSTALLING = Lock()
 
 
 def distinct_tokens(index: Tensor, tokens: int) -> Tensor | None:
@@ -29,7 +31,8 @@ def prune_last_layer(model: PreTrainedModel) -> None:
     layer = _last_layer(model)
     if layer is None:
         return
-    reading = getattr(layer, "reading", None) or _install(layer)
+    with _INSTALLING:
+        reading = getattr(layer, "reading", None) or _install(layer)
     former = getattr(base, "reading", reading)  # another layer's, where a model has been cut
     former.on, reading.on = False, True
     base.reading = reading
@@ -56,19 +59,20 @@ class _Reading:
 
     def __init__(self) -> None:
         self.on = True
-        self.tokens: Tensor | None = None
-        self.all = 0
+        self.of_thread: dict[int, tuple[Tensor | None, int]] = {}  # the tokens that are read, and how many there are
 
     def begin(self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.tokens = kwargs.get("read_tokens") if self.on else None
+        self.of_thread[get_ident()] = kwargs.get("read_tokens") if self.on else None, 0
 
     def select(self, mlp: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        if self.tokens is None:
+        read, _ = self.of_thread[get_ident()]
+        if read is None:
             return args
-        self.all = args[0].shape[1]
-        return (args[0].index_select(1, self.tokens), *args[1:])
+        self.of_thread[get_ident()] = read, args[0].shape[1]
+        return (args[0].index_select(1, read), *args[1:])
 
     def scatter(self, mlp: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        if self.tokens is None:
+        read, tokens = self.of_thread[get_ident()]
+        if read is None:
             return output
-        return output.new_zeros(1, self.all, output.shape[2]).index_copy(1, self.tokens, output)
+        return output.new_zeros(1, tokens, output.shape[2]).index_copy(1, read, output)

@@ -20,8 +20,9 @@ from hone.batch import Batch
 from hone.errors import UserError
 from hone.models.heads import LogitHead
 from hone.models.lora import Adapter
-from hone.training.micro_batches import MicroBatch, MicroBatching, Prompts
-from hone.training.objective import Objective, TokenView
+from hone.models.threads import run_side_by_side, side_by_side
+from hone.training.micro_batches import MicroBatch, MicroBatching, Prompts, divided
+from hone.training.objective import Loss, Objective, TokenView
 from hone.training.offload import Offload, OffloadOptions
 from hone.training.outputs import ForwardOptions, OutputModule, Reference
 from hone.training.ranks import Ranks
@@ -30,7 +31,10 @@ from hone.training.sharding import Sharding, Whole, whole_weights
 
 logger = logging.getLogger(__name__)
 
+Gradients = list[tuple[nn.Parameter, Tensor]]  # that are not yet added to the parameters' own
+
 MAX_NONFINITE_STEPS = 3
+TOKENS_OF_A_PART = 256  # fewer are not worth a thread
 
 
 class TorchEngine:
@@ -117,9 +121,10 @@ class TorchEngine:
         self.module.eval()
         needed = batch.only(["input_ids", "prompt_length", mask])
         with self.offload.weights():
-            for micro in self._micro_batches(needed, self.scoring, mask):
-                outputs = self._outputs(micro, frozenset(names))
-                _fill(columns, outputs, micro)
+            for parts in self._micro_batches(needed, self.scoring, mask):
+                results = run_side_by_side(lambda micro: self._outputs(micro, frozenset(names)), parts)
+                for micro, outputs in zip(parts, results, strict=True):
+                    _fill(columns, outputs, micro)
         return Batch(batch.offsets, columns)
 
     def step(self, mini_batch: Batch, objective: Objective, *, training_step: int, mask: str = "response_mask") -> dict:
@@ -149,11 +154,8 @@ class TorchEngine:
         means: dict[str, float] = defaultdict(float)
         watched = {name: torch.zeros(mini_batch.num_tokens) for name in watch}
         infinite = 0
-        for micro in self._micro_batches(mini_batch, self.train, mask):
-            outputs = self._outputs(micro, objective.want, frozenset(watched))
-            loss = objective(outputs, self._view(micro))
+        for micro, outputs, loss in self._gradients(mini_batch, objective, frozenset(watched), mask):
             infinite += not bool(loss.total.isfinite())
-            (self.sharding.loss_scale * loss.total).backward()
             if micro.idle:
                 continue
             for name, value in loss.sums.items():
@@ -171,17 +173,46 @@ class TorchEngine:
         """Over all trajectories: of ranks with the same ones, one counts."""
         return self.ranks.sum(values if self.leads else {})
 
-    def _micro_batches(self, batch: Batch, batching: MicroBatching, mask: str) -> Iterator[MicroBatch]:
-        """The micro-batches that have trained tokens. Ranks that share a sharded model all run as many passes: those
-        with fewer end with idle ones."""
+    def _gradients(
+        self, batch: Batch, objective: Objective, watch: frozenset[str], mask: str
+    ) -> Iterator[tuple[MicroBatch, dict[str, Tensor], Loss]]:
+        """Adds the gradient of every micro-batch to the parameters', in an order that no thread can change."""
+
+        def run(micro: MicroBatch) -> tuple[dict[str, Tensor], Loss, Gradients]:
+            outputs = self._outputs(micro, objective.want, watch)
+            loss = objective(outputs, self._view(micro))
+            return outputs, loss, gradients_of(self.sharding.loss_scale * loss.total)
+
+        for parts in self._micro_batches(batch, self.train, mask):
+            gradients_of = self._gradients_apart if len(parts) > 1 else _add_gradients
+            for micro, (outputs, loss, gradients) in zip(parts, run_side_by_side(run, parts), strict=True):
+                for parameter, gradient in gradients:
+                    parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad.add_(gradient)
+                yield micro, outputs, loss
+
+    def _gradients_apart(self, loss: Tensor) -> Gradients:
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+        return [(p, gradient) for p, gradient in zip(trained, gradients, strict=True) if gradient is not None]
+
+    def _micro_batches(self, batch: Batch, batching: MicroBatching, mask: str) -> Iterator[list[MicroBatch]]:
+        """The micro-batches that have trained tokens, each in the parts that are computed side by side. Ranks that
+        share a sharded model all run as many passes: those with fewer end with idle ones."""
         prompts = Prompts.of(batch) if self.options.shared_prompts else None
+        lengths = batch.lengths.tolist()
         trains = torch.zeros(len(batch), dtype=torch.bool).index_fill_(0, batch.segment_ids[batch[mask].bool()], True)
-        plan = [rows for rows in batching.plan(batch.lengths.tolist(), prompts) if bool(trains[rows].any())]
+        plan = [rows for rows in batching.plan(lengths, prompts) if bool(trains[rows].any())]
         most = len(plan) if self.sharding.whole else max(self.ranks.gather(len(plan)))
         for rows in plan:
-            yield MicroBatch.of(batch, rows, mask)
+            parts = divided(rows, self._parts(sum(lengths[row] for row in rows)), lengths, prompts)
+            yield [MicroBatch.of(batch, part, mask) for part in parts if bool(trains[part].any())]
         for _ in range(most - len(plan)):
-            yield MicroBatch.nothing(batch)
+            yield [MicroBatch.nothing(batch)]
+
+    def _parts(self, tokens: int) -> int:
+        """In how many parts a micro-batch of so many tokens is computed side by side."""
+        alone = not self.sharding.whole or self.options.sequence_ranks > 1 or self.stochastic
+        return 1 if alone or self.device.type != "cpu" else max(min(side_by_side(), tokens // TOKENS_OF_A_PART), 1)
 
     def _apply(self, training_step: int, *, trainable: bool, finite: bool) -> dict[str, float]:
         assert self.optimizer is not None
@@ -237,6 +268,11 @@ class TorchEngine:
     def _view(self, micro: MicroBatch) -> TokenView:
         columns = {k: v[micro.trained].to(self.device) for k, v in micro.batch.tokens.items()}
         return TokenView(columns, micro.batch.segment_ids[micro.trained].to(self.device))
+
+
+def _add_gradients(loss: Tensor) -> Gradients:
+    loss.backward()
+    return []
 
 
 def is_stochastic(model: PreTrainedModel) -> bool:

@@ -122,6 +122,23 @@ class MicroBatching:
         return groups
 
 
+def divided(rows: list[int], parts: int, lengths: Sequence[int], prompts: Prompts | None) -> list[list[int]]:
+    """The rows of a micro-batch in at most `parts` runs of about as many tokens. Rows that share a prompt stay
+    together, unless there are no others."""
+    families = [prompts.families[row] if prompts else row for row in rows]
+    if len(set(families)) == 1:
+        families = rows
+    total, done = sum(lengths[row] for row in rows), 0
+    runs: list[list[int]] = [[]]
+    for i, row in enumerate(rows):
+        middle = done + lengths[row] / 2
+        if len(runs) < parts and runs[-1] and middle * parts >= total * len(runs) and families[i] != families[i - 1]:
+            runs.append([])
+        runs[-1].append(row)
+        done += lengths[row]
+    return runs
+
+
 def _neighbours(lengths: Sequence[int], families: Sequence[int]) -> list[int]:
     """Rows family by family, the family with the longest row first, and longest first within it."""
     longest: dict[int, int] = {}
