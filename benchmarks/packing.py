@@ -2,7 +2,8 @@
 
     python benchmarks/packing.py [--threads 1] [--rounds 5]
 
-A random Qwen3 (hidden 128, 2 layers), 128 sequences of at most 512 tokens. Fill is the share of a padded micro-batch
+A random Qwen3 (hidden 128, 2 layers, for shared prompts also 4: its last layer's MLP computes no prompt, shared or
+not), 128 sequences of at most 512 tokens. Fill is the share of a padded micro-batch
 of 16 rows that holds tokens: its longest row has 512. Packed micro-batches hold as many tokens as the padded ones
 have places. Shared prompts: 16 prompts of 128 tokens with 8 responses of 128 tokens each. One optimiser step of the
 clipped policy loss with entropy. Seconds are those of all threads, whose waiting for each other would count too: one
@@ -78,14 +79,14 @@ def grouped_rows(prompts: int, samples: int, length: int) -> list[torch.Tensor]:
     return [torch.cat([starts[i // samples], end]) for i, end in enumerate(ends)]
 
 
-def way(batch: Batch, micro: MicroBatching, options: ForwardOptions) -> Way:
+def way(batch: Batch, micro: MicroBatching, options: ForwardOptions, layers: int = 2) -> Way:
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(
         Qwen3Config(
             vocab_size=VOCABULARY,
             hidden_size=128,
             intermediate_size=384,
-            num_hidden_layers=2,
+            num_hidden_layers=layers,
             num_attention_heads=4,
             num_key_value_heads=2,
             head_dim=32,
@@ -123,8 +124,9 @@ def main() -> None:
         packed = way(batch, budget, ForwardOptions())
         compare(f"packed, against padded at fill {true_fill:.0%}", padded, packed, options.rounds)
     batch = batch_of(grouped_rows(16, 8, 128), [128] * ROWS)
-    shared = way(batch, budget, ForwardOptions(shared_prompts=True))
-    compare("shared prompts, 1:1 and n = 8", way(batch, budget, ForwardOptions()), shared, options.rounds)
+    for layers in (2, 4):
+        alone, shared = (way(batch, budget, ForwardOptions(shared_prompts=share), layers) for share in (False, True))
+        compare(f"shared prompts, 1:1 and n = 8, {layers} layers", alone, shared, options.rounds)
 
 
 if __name__ == "__main__":

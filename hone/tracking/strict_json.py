@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -18,6 +19,10 @@ def _strict(value: Any) -> Any:
         return {str(key): _strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_strict(item) for item in value]
-    if isinstance(value, float):
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, Integral):  # numpy's numbers among them
+        return int(value)
+    if isinstance(value, Real):
         return float(value) if math.isfinite(value) else None
-    return value if value is None or isinstance(value, str | int) else str(value)
+    return str(value)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -43,6 +43,11 @@ class TrainingCost:
     trained: int
     attention_width: int
     peak: float
+
+    @classmethod
+    def of_ranks(cls, costs: Sequence[TrainingCost]) -> TrainingCost:
+        """The same work with the speed of all ranks together."""
+        return replace(costs[0], peak=sum(cost.peak for cost in costs))
 
     def utilisation(self, lengths: Tensor, passes: int, seconds: float) -> float:
         """Share of the peak that `passes` over sequences of these lengths [N] reached (forward and backward).

@@ -104,7 +104,7 @@ def set_up(loaded: Loaded, executor: Executor) -> Setup:
         sampler=Sampler(groups["rollout"], manager),
         actor_plan=actor_plan(config),
         critic_plan=critic_plan(config),
-        actor_cost=groups["actor"].call("cost")[0],
+        actor_cost=TrainingCost.of_ranks(groups["actor"].call("cost")),
     )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hone.tracking.console import console, print_step
 from hone.tracking.loggers import JsonLines, Tracker
+from hone.tracking.strict_json import dumps
 
 
 def tracker(directory: Path, *names: str, done: int = 0, last_line: dict[str, float] | None = None) -> Tracker:
@@ -26,6 +28,11 @@ def write(directory: Path, count: int) -> None:
     for step in range(count + 1):
         log.log({"x": float(step)}, step)
     log.close()
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    line = {"a": np.float32(0.5), "b": np.int64(3), "c": np.float32("nan"), "d": True}
+    assert json.loads(dumps(line)) == {"a": 0.5, "b": 3, "c": None, "d": True}
 
 
 def test_a_metric_that_is_not_finite_is_null(tmp_path: Path) -> None:

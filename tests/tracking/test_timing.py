@@ -30,5 +30,12 @@ def test_utilisation_counts_six_operations_per_trained_weight_and_token_and_half
     assert cost.utilisation(torch.tensor([3, 2]), passes=2, seconds=0.5) == pytest.approx(2 * operations / 0.5e6)
 
 
+def test_ranks_are_as_fast_as_all_of_them_together() -> None:
+    costs = [TrainingCost(parameters=1000, trained=10, attention_width=8, peak=peak) for peak in (1e6, 3e6)]
+    lengths = torch.tensor([3, 2])
+    alone = costs[0].utilisation(lengths, passes=1, seconds=1.0)
+    assert TrainingCost.of_ranks(costs).utilisation(lengths, passes=1, seconds=1.0) == pytest.approx(alone / 4)
+
+
 def test_the_measured_peak_is_a_plausible_number() -> None:
     assert 1e8 < measured_peak_flops(torch.device("cpu"), torch.float32) < 1e14
