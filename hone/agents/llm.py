@@ -32,10 +32,13 @@ class LLM:
     max_model_len: int | None = None
     multi_turn: MultiTurn | None = None
 
-    async def generate(self, prompt_ids: Sequence[int], max_tokens: int | None = None) -> Completion:
+    async def generate(
+        self, prompt_ids: Sequence[int], max_tokens: int | None = None, *, stop: Sequence[str] = ()
+    ) -> Completion:
         """Continues `prompt_ids`; every call of a trajectory draws from its own stream of random numbers.
 
-        Only the first token of the first call is drawn at `first_temperature`.
+        Only the first token of the first call is drawn at `first_temperature`. The strings of `stop` end the completion
+        as those of `rollout.stop` do.
         """
         ids = list(prompt_ids)
         if not ids or not all(issubclass(kind, Integral) for kind in set(map(type, ids))):
@@ -45,8 +48,12 @@ class LLM:
             raise ValueError(f"llm.generate takes token ids that the model knows, below {self.vocabulary}, not {wrong}")
         if max_tokens is not None and max_tokens < 1:
             raise ValueError(f"llm.generate has max_tokens={max_tokens}: it takes at least 1")
+        stop = (stop,) if isinstance(stop, str) else tuple(stop)
+        if not all(isinstance(string, str) and string for string in stop):
+            raise ValueError(f"llm.generate has stop={stop!r:.80}: it takes texts that are not empty")
         sampling = dataclasses.replace(
             self.sampling,
+            stop=(*self.sampling.stop, *stop),
             max_tokens=self.sampling.max_tokens if max_tokens is None else max_tokens,
             first_temperature=None if self.calls else self.sampling.first_temperature,
             seed=self.sampling.seed + self.calls * 0x5851F42D4C957F2D,

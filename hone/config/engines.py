@@ -17,7 +17,6 @@ OTHER_ENGINES = (
     "gpu_memory_utilization",
     "enforce_eager",
     "load_format",
-    "enable_chunked_prefill",
     "disable_log_stats",
     "engine_kwargs.vllm",
 )

@@ -136,7 +136,6 @@ _ROLLOUT = (
     NotBuilt(f"{ROLLOUT}.tensor_model_parallel_size", (1,), "every rank has an engine of its own, on one device", VLLM),
     NotBuilt(f"{ROLLOUT}.use_fire_sampling", (False,), "vLLM draws all tokens of a response alike", VLLM,
              instead=f"set {ROLLOUT}.name=hf"),
-    NotBuilt(f"{ROLLOUT}.stop", ([],), "responses end at the end token"),
     NotBuilt(f"{ROLLOUT}.engine_kwargs.sglang", ({"attention_backend": None},), ENGINES,
              instead=f"remove {ROLLOUT}.engine_kwargs.sglang"),
     NotBuilt(f"{ROLLOUT}.agent.custom_async_server.path", (None,), ENGINES),

@@ -130,6 +130,16 @@ def causal_attention(
     return masked_attention(q, k, v, visible, scale=scale, softcap=softcap)
 
 
+def visible_attention(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, *, scale: float, softcap: float | None
+) -> Tensor:
+    """q [rows, heads, Q, D], k and v [rows, kv_heads, K, D], visible [rows, 1, Q, K] -> [rows, heads, Q, D]."""
+    if softcap is not None:
+        return masked_attention(q, k, v, visible, scale=scale, softcap=softcap)
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale, enable_gqa=grouped)
+
+
 def masked_attention(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor, *, scale: float, softcap: float | None
 ) -> Tensor:

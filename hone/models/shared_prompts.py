@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from hone.models.attention import causal_attention, masked_attention
+from hone.models.attention import causal_attention, visible_attention
 from hone.models.rectangles import Rectangles, similar
 
 
@@ -94,7 +93,7 @@ class SharedPromptLayout:
         for i, part in enumerate(self.responses, start=self.prompt_rectangles):
             k_, v_ = (self._with_prompts(part, x, x[i]) for x in (keys, values))
             visible = (part.distance >= 0) & (part.distance < (window or part.distance.shape[-1]))
-            outputs.append(_attend(queries[i], k_, v_, visible[:, None], scale=scale, softcap=softcap))
+            outputs.append(visible_attention(queries[i], k_, v_, visible[:, None], scale=scale, softcap=softcap))
         return self.rectangles.unpad(outputs)
 
     def _with_prompts(self, part: _Responses, rectangles: list[Tensor], own: Tensor) -> Tensor:
@@ -110,11 +109,3 @@ def _distances(prompts: Tensor, width: int, response: int) -> Tensor:
     to_prompt = prompts[:, None, None] + at[:, None] - torch.arange(width, device=prompts.device)
     to_prompt = to_prompt.masked_fill(torch.arange(width, device=prompts.device) >= prompts[:, None, None], -1)
     return torch.cat([to_prompt, (at[:, None] - at).expand(len(prompts), -1, -1)], dim=2)
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, *, scale: float, softcap: float | None) -> Tensor:
-    """visible [responses, 1, R, P + R]."""
-    if softcap is not None:
-        return masked_attention(q, k, v, visible, scale=scale, softcap=softcap)
-    grouped = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale, enable_gqa=grouped)

@@ -96,6 +96,7 @@ def _sampling(config: GenerationConfig, uid: str, k: int) -> Sampling:
         top_k=rollout.top_k,
         top_p=rollout.top_p,
         ignore_eos=rollout.ignore_eos,
+        stop=tuple(rollout.stop),
         seed=trajectory_seed(config.trainer.seed, "generate", uid, k),
     )
 

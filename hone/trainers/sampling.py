@@ -37,6 +37,7 @@ def sampling_of(rollout: RolloutConfig, keys: SamplingKeys) -> Sampling:
         repetition_penalty=rollout.repetition_penalty,
         ignore_eos=rollout.ignore_eos,
         stop_token_ids=tuple(rollout.stop_token_ids),
+        stop=tuple(rollout.stop),
         first_temperature=rollout.fire_temperature if rollout.use_fire_sampling and keys is rollout else None,
     )
 

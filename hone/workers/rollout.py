@@ -118,8 +118,8 @@ class RolloutWorker:
             load_agents(rollout.agent.agent_loop_path)
         self.shares = shares_weights(config, actor.engine)
         self.free_cache = rollout.free_cache_engine
-        self.engine = training_engine(config, run, actor.engine, end_tokens(model, actor.tokenizer))
         tokenizer = load_run_tokenizer(config)
+        self.engine = training_engine(config, run, actor.engine, end_tokens(model, actor.tokenizer), tokenizer)
         self.stream = TrajectoryStream(
             self.engine,
             tokenizer,
@@ -186,7 +186,7 @@ class GenerationWorker:
         source = _generation_source(config, run, run.compute_dtype(wanted, "rollout.dtype"))
         model = load_causal_lm(source) if rollout.name == "hf" else ModelFacts.of(source)
         tokenizer = load_tokenizer(config.model.path, trust_remote_code=config.data.trust_remote_code)
-        engine = generation_engine(config, source, model, run, end_tokens(model, tokenizer))
+        engine = generation_engine(config, source, model, run, end_tokens(model, tokenizer), tokenizer)
         longest = rollout.max_model_len or rollout.prompt_length + rollout.response_length
         self.rollout = TrajectoryStream(engine, tokenizer, vocabulary=vocabulary_of(model), max_model_len=longest)
 

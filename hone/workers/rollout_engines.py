@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 from transformers import GenerationConfig as SamplingDefaults
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from hone.config.schema.generation import GenerationConfig
 from hone.config.schema.ppo import PPOConfig
+from hone.config.schema.rollout import RolloutConfig
 from hone.models.load import ModelSource, load_causal_lm, load_config
 from hone.rollout.hf import HFEngine
 from hone.rollout.interface import RolloutEngine
@@ -50,13 +51,17 @@ def engine_dtype(config: PPOConfig, run: RunSettings, trainer: TorchEngine) -> t
 
 
 def training_engine(
-    config: PPOConfig, run: RunSettings, trainer: TorchEngine, eos_token_ids: Collection[int]
+    config: PPOConfig,
+    run: RunSettings,
+    trainer: TorchEngine,
+    eos_token_ids: Collection[int],
+    tokenizer: PreTrainedTokenizerBase,
 ) -> RolloutEngine:
     if config.actor_rollout_ref.rollout.name == "hf":
         shares = shares_weights(config, trainer)
         model = trainer.model if shares else load_causal_lm(frozen_source(config, run)).requires_grad_(False)
-        return _hf(config, model, eos_token_ids, trainer.options.compute_dtype)
-    return _vllm(vllm_training_arguments(config, run, engine_dtype(config, run, trainer)), eos_token_ids)
+        return _hf(config, model, eos_token_ids, tokenizer, trainer.options.compute_dtype)
+    return _vllm(vllm_training_arguments(config, run, engine_dtype(config, run, trainer)), eos_token_ids, tokenizer)
 
 
 def generation_engine(
@@ -65,11 +70,12 @@ def generation_engine(
     model: PreTrainedModel | ModelFacts,
     run: RunSettings,
     eos_token_ids: Collection[int],
+    tokenizer: PreTrainedTokenizerBase,
 ) -> RolloutEngine:
     """`source.dtype` is the format to compute in."""
     if isinstance(model, PreTrainedModel):
-        return _hf(config, model, eos_token_ids, source.dtype)
-    return _vllm(vllm_generation_arguments(config, run, source), eos_token_ids)
+        return _hf(config, model, eos_token_ids, tokenizer, source.dtype)
+    return _vllm(vllm_generation_arguments(config, run, source), eos_token_ids, tokenizer)
 
 
 def vllm_training_arguments(config: PPOConfig, run: RunSettings, dtype: torch.dtype) -> EngineArguments:
@@ -118,7 +124,11 @@ def longest(config: PPOConfig | GenerationConfig) -> int:
 
 
 def _hf(
-    config: PPOConfig | GenerationConfig, model: PreTrainedModel, eos_token_ids: Collection[int], dtype: torch.dtype
+    config: PPOConfig | GenerationConfig,
+    model: PreTrainedModel,
+    eos_token_ids: Collection[int],
+    tokenizer: PreTrainedTokenizerBase,
+    dtype: torch.dtype,
 ) -> HFEngine:
     rollout = config.actor_rollout_ref.rollout if isinstance(config, PPOConfig) else config.rollout
     return HFEngine(
@@ -127,11 +137,15 @@ def _hf(
         max_num_seqs=rollout.max_num_seqs,
         max_num_batched_tokens=rollout.max_num_batched_tokens,
         max_model_len=longest(config),
+        enable_chunked_prefill=rollout.enable_chunked_prefill if isinstance(rollout, RolloutConfig) else True,
         compute_dtype=dtype,
+        tokenizer=tokenizer,
     )
 
 
-def _vllm(arguments: EngineArguments, eos_token_ids: Collection[int]) -> RolloutEngine:
+def _vllm(
+    arguments: EngineArguments, eos_token_ids: Collection[int], tokenizer: PreTrainedTokenizerBase
+) -> RolloutEngine:
     from hone.rollout.vllm.engine import VLLMEngine
 
-    return VLLMEngine(arguments, eos_token_ids=eos_token_ids)
+    return VLLMEngine(arguments, eos_token_ids=eos_token_ids, tokenizer=tokenizer)

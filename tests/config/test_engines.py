@@ -85,8 +85,8 @@ def test_generation_with_less_than_a_token_for_each_sequence_is_refused(runnable
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
     "setting",
-    ["gpu_memory_utilization=0.4", "enforce_eager=False", "load_format=auto", "enable_chunked_prefill=False",
-     "disable_log_stats=False", "engine_kwargs.vllm={block_size:16}", "dtype=float32", "verify_weights=always"],
+    ["gpu_memory_utilization=0.4", "enforce_eager=False", "load_format=auto", "disable_log_stats=False",
+     "engine_kwargs.vllm={block_size:16}", "dtype=float32", "verify_weights=always"],
 )  # fmt: skip
 def test_what_rests_with_hones_own_engine_is_said_for_it_alone(runnable: Runnable, setting: str) -> None:
     argv = [*runnable["ppo"], f"{ROLLOUT}.{setting}"]

@@ -59,12 +59,13 @@ def test_greedy_tokens_equal_transformers_generate(family):
         assert completion.token_ids == expected.tolist()
 
 
+@pytest.mark.parametrize("budget", [8192, 5])
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logprobs_equal_those_the_trainer_computes(family, temperature):
+def test_logprobs_equal_those_the_trainer_computes(family, temperature, budget):
     model = tiny(family)
     requests = sampled(3, temperature=temperature)
-    completions = generate(make_engine(model), requests)
+    completions = generate(make_engine(model, max_num_batched_tokens=budget), requests)
     batch = Batch.from_sequences(
         {
             "input_ids": [p + c.token_ids for (p, _), c in zip(requests, completions, strict=True)],

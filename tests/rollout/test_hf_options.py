@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from dataclasses import replace
+import math
 
+import numpy as np
 import pytest
 import torch
 
 from hone.models import forward
 from hone.models.attention import layout_attention
 from hone.rollout.hf import engine as engine_module
-from hone.rollout.hf.sampling import RowSampling, truncate
+from hone.rollout.hf.sampling import uniforms
 from hone.rollout.interface import Sampling
 from tests.models_of_families import tiny
 from tests.rollout.test_hf_engine import generate, make_engine, prompts
+from tests.rollout.test_sampling import kept_by_a_loop
 
 
 def next_logits(model, ids: list[int]) -> torch.Tensor:
@@ -39,30 +41,59 @@ def test_greedy_with_a_repetition_penalty_equals_transformers_generate(family):
     assert [c.token_ids for c in found] != [c.token_ids for c in plain]
 
 
-def test_rows_with_different_options_run_together_each_under_its_own():
-    options = [
-        {"temperature": 0.7},
-        {"top_k": 3},
-        {"top_p": 0.6, "temperature": 1.5},
-        {"min_p": 0.3},
-        {"top_k": 8, "top_p": 0.8, "min_p": 0.05, "temperature": 0.9},
-        {"temperature": 0.0},
-    ]
+OPTIONS = [
+    {"temperature": 0.7},
+    {"top_k": 3},
+    {"top_p": 0.6, "temperature": 1.5},
+    {"min_p": 0.3},
+    {"repetition_penalty": 1.5},
+    {"top_k": 8, "top_p": 0.8, "min_p": 0.05, "temperature": 0.9, "repetition_penalty": 0.8},
+    {"temperature": 0.0},
+    {"temperature": 0.0, "repetition_penalty": 1.3, "top_k": 2},
+    {"temperature": 1.2, "first_temperature": 5.0, "top_k": 4},
+]
+
+
+def by_a_plain_loop(
+    logits: torch.Tensor, seen: list[int], s: Sampling, number: float
+) -> tuple[int, list[float], float]:
+    """The token that a random number in [0, 1) draws, the log-probs of all, and how near another token was."""
+    values = logits.double().tolist()
+    for token in set(seen):
+        values[token] *= s.repetition_penalty if values[token] < 0 else 1 / s.repetition_penalty
+    values = [value / (s.temperature or 1.0) for value in values]
+    cuts = (s.top_k, s.top_p, s.min_p) if s.temperature else (0, 1.0, 0.0)
+    kept = set(kept_by_a_loop(values, *cuts))
+    total = sum(math.exp(values[token]) for token in kept)
+    logprobs = [values[i] - math.log(total) if i in kept else -math.inf for i in range(len(values))]
+    if not s.temperature:
+        best = sorted(range(len(values)), key=lambda i: -values[i])
+        return best[0], logprobs, values[best[0]] - values[best[1]]
+    below, sums = 0.0, []
+    for logprob in logprobs:
+        below += math.exp(logprob)
+        sums.append(below)
+    return next(i for i, sum_ in enumerate(sums) if sum_ > number), logprobs, min(abs(sum_ - number) for sum_ in sums)
+
+
+@pytest.mark.parametrize("how", [{}, {"max_num_seqs": 4, "max_num_batched_tokens": 5}])
+def test_rows_with_different_options_run_together_each_as_a_plain_loop_draws(how):
     requests = [
-        (p, Sampling(max_tokens=12, seed=7 * i, **o)) for i, (p, o) in enumerate(zip(prompts(), options, strict=True))
+        (prompts(k)[k % 6], Sampling(max_tokens=12, seed=7 * k, **OPTIONS[k % len(OPTIONS)])) for k in range(18)
     ]
-    completions = generate(make_engine(tiny("qwen3"), max_num_seqs=4), requests)
-    model = tiny("qwen3")
-    for (prompt, s), completion in zip(requests, completions, strict=True):
+    model, near = tiny("qwen3"), 0
+    for (prompt, s), completion in zip(requests, generate(make_engine(model, **how), requests), strict=True):
         ids = list(prompt)
-        for token, logprob in zip(completion.token_ids, completion.logprobs, strict=True):
-            logits = next_logits(model, ids)[None] / (s.temperature or 1.0)
-            row = RowSampling.of([replace(s, temperature=s.temperature or 1.0)], torch.device("cpu"))
-            expected = truncate(logits, row)[0].log_softmax(-1)
-            assert expected[token].isfinite()
-            assert logprob == pytest.approx(expected[token].item(), abs=5e-5)
+        for place, (token, logprob) in enumerate(zip(completion.token_ids, completion.logprobs, strict=True)):
+            first = place == 0 and s.first_temperature is not None
+            now = Sampling(1, s.first_temperature, repetition_penalty=s.repetition_penalty) if first else s
+            number = uniforms(np.array([s.seed], dtype=np.uint64), np.array([place], dtype=np.uint64))[0]
+            expected, logprobs, margin = by_a_plain_loop(next_logits(model, ids), ids, now, float(number))
+            assert token == expected or margin < 1e-5
+            assert logprob == pytest.approx(logprobs[token], abs=5e-5)
+            near += margin < 1e-5
             ids.append(token)
-        assert s.temperature or completion.token_ids[0] == int(next_logits(model, prompt).argmax())
+    assert near < 3
 
 
 def test_one_token_is_generated_by_the_prompts_pass_alone(monkeypatch):

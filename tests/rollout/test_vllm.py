@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hone.batch import Batch
 from hone.errors import UserError
@@ -31,6 +31,7 @@ from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
 from hone.training.outputs import ForwardOptions
 from tests.models_of_families import random_ids
+from tests.rollout.test_stop_strings import first_end
 from tests.tiny import build_tiny_model
 
 pytest.importorskip("vllm")
@@ -78,7 +79,8 @@ def tied_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def engine(tied_folder: Path):
     """A tied model that began with random weights and was handed those of its folder."""
-    made = VLLMEngine(arguments(tied_folder), eos_token_ids=[END])
+    tokenizer = AutoTokenizer.from_pretrained(tied_folder)
+    made = VLLMEngine(arguments(tied_folder), eos_token_ids=[END], tokenizer=tokenizer)
     hand_over(made, model_of(tied_folder))
     yield made
     made.close()
@@ -126,6 +128,19 @@ def distance(model, requests, completions, temperature: float = 1.0) -> float:
 def next_logits(model, ids: list[int]) -> torch.Tensor:
     with torch.no_grad():
         return model(torch.tensor([ids]), use_cache=False).logits[:, -1]
+
+
+@pytest.mark.parametrize("stop", [("e", "7"), ("\n", " t"), ("\ufffd",)])
+def test_a_completion_ends_with_the_token_that_completes_a_stop_string(engine, tied_folder, stop):
+    requests = sampled(6, temperature=1.2, max_tokens=40)
+    plain = generate(engine, requests)
+    stopped = generate(engine, [(p, dataclasses.replace(s, stop=stop)) for p, s in requests])
+    ends = [first_end(AutoTokenizer.from_pretrained(tied_folder), c.token_ids, stop) for c in plain]
+    assert any(end is not None and end < len(c.token_ids) for end, c in zip(ends, plain, strict=True))
+    for before, after, end in zip(plain, stopped, ends, strict=True):
+        assert after.token_ids == before.token_ids[:end]
+        assert after.logprobs == pytest.approx(before.logprobs[:end], abs=1e-4)
+        assert after.stop_reason == (before.stop_reason if end is None else "stop")
 
 
 def test_greedy_tokens_equal_transformers_generate(engine, model):

@@ -12,7 +12,7 @@ import torch
 
 from hone.config import load
 from hone.errors import UserError
-from hone.trainers import ppo_setup, sft
+from hone.trainers import generate, ppo_setup, sft
 from hone.trainers.ppo_setup import Setup
 from hone.trainers.sampling import sampling_of
 from hone.workers import rollout as rollout_worker
@@ -53,6 +53,25 @@ def test_responses_end_where_the_keys_say(stage: Stage) -> None:
     assert greedy.temperature == 0.0 and sampling(stage).temperature == 1.0
 
 
+@shows(f"{ROLLOUT}.stop", f"{ROLLOUT}.stop_token_ids")
+@shows("rollout.stop", command="generate")
+@pytest.mark.parametrize("stop", [["###"], ["a b", "\n", " "]])
+def test_responses_end_at_the_texts_of_the_keys(stage: Stage, stop: list[str]) -> None:
+    written = f"[{','.join(repr(text) if text.isprintable() else chr(39) + text + chr(39) for text in stop)}]"
+    for validation in (False, True):
+        found = sampling(stage, f"{ROLLOUT}.stop={written}", f"{ROLLOUT}.stop_token_ids=[3]", validation=validation)
+        assert (found.stop, found.stop_token_ids) == (tuple(stop), (3,))
+    assert generate._sampling(generation(stage, f"rollout.stop={written}"), "uid", 0).stop == tuple(stop)
+
+
+@pytest.mark.parametrize("stop", ["['']", "['a','']", "''"])
+def test_an_empty_text_ends_nothing_and_is_refused(stage: Stage, stop: str) -> None:
+    with pytest.raises(UserError, match=r"rollout\.stop.*empty text"):
+        sampling(stage, f"{ROLLOUT}.stop={stop}")
+    with pytest.raises(UserError, match=r"rollout\.stop.*empty text"):
+        generation(stage, f"rollout.stop={stop}")
+
+
 @shows(f"{ROLLOUT}.n", f"{VAL}.n")
 def test_each_prompt_gets_so_many_answers(stage: Stage) -> None:
     dumps = [f"trainer.{kind}_data_dir={stage.directory}/run/{kind}" for kind in ("rollout", "validation")]
@@ -83,15 +102,17 @@ def engine_of(worker: type, config: Any, monkeypatch: pytest.MonkeyPatch, **peer
     return worker(config, RunSettings(CPU), {"actor": actor}), asked
 
 
-@shows(*(f"{ROLLOUT}.{name}" for name in (*ENGINE, "free_cache_engine", "prompt_length")))
+@shows(*(f"{ROLLOUT}.{name}" for name in (*ENGINE, "free_cache_engine", "prompt_length", "enable_chunked_prefill")))
 def test_the_engine_has_the_limits_of_the_keys(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [f"{ROLLOUT}.{name}={value}" for name, value in ENGINE.items()]
-    config = load("ppo", stage.ppo("run", *keys, f"{ROLLOUT}.free_cache_engine=False")).config
+    keys += [f"{ROLLOUT}.free_cache_engine=False", f"{ROLLOUT}.enable_chunked_prefill=False"]
+    config = load("ppo", stage.ppo("run", *keys)).config
     worker, asked = engine_of(rollout_worker.RolloutWorker, config, monkeypatch)
     assert {name: asked[name] for name in ENGINE} == ENGINE and not worker.free_cache
+    assert asked["enable_chunked_prefill"] is False
     longer = load("ppo", stage.ppo("run", "data.max_prompt_length=200")).config
     worker, asked = engine_of(rollout_worker.RolloutWorker, longer, monkeypatch)
-    assert asked["max_model_len"] == 208 and worker.free_cache
+    assert asked["max_model_len"] == 208 and worker.free_cache and asked["enable_chunked_prefill"]
 
 
 GENERATE = ("rollout.dtype=float32", "trainer.device=cpu")

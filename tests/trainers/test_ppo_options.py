@@ -127,6 +127,16 @@ def test_stop_token_ids_end_an_answer(stage: Stage) -> None:
     assert run.lines()[0]["response_length/max"] == 1.0 and run.lines()[0]["response_length/clip_ratio"] == 0.0
 
 
+@shows(f"{ROLLOUT}.stop")
+def test_texts_end_an_answer_with_the_token_that_completes_one(stage: Stage) -> None:
+    plain = outputs(answers(stage, "plain"))
+    stopped = outputs(answers(stage, "stopped", f"{ROLLOUT}.stop=[e,'7']"))
+    assert stopped != plain
+    for before, after in zip(plain, stopped, strict=True):
+        assert before.startswith(after) if "e" in before or "7" in before else before == after
+        assert ("e" in after or "7" in after) == ("e" in before or "7" in before)
+
+
 @shows(f"{ROLLOUT}.agent.agent_loop_path", f"{ROLLOUT}.agent.default_agent_loop")
 def test_an_agent_of_the_users_makes_the_trajectories(stage: Stage) -> None:
     path = stage.directory / "agent.py"

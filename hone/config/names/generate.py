@@ -17,7 +17,7 @@ def _generate() -> Iterator[Row]:
     yield Renamed(f"{ROLLOUT}.n", "data.n_samples")
     yield from same_in(MODEL, "model", "path", "trust_remote_code", "external_lib")
     sampling = ("name", "temperature", "top_k", "top_p", "do_sample", "prompt_length", "response_length", "dtype")
-    limits = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "ignore_eos")
+    limits = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "ignore_eos", "stop")
     yield from same_in(ROLLOUT, "rollout", *sampling, *limits, "gpu_memory_utilization", "enforce_eager")
     for place in ("rollout", ROLLOUT):
         for name in ("free_cache_engine", "load_format", "tensor_model_parallel_size", "enable_chunked_prefill",

@@ -10,6 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+BLANKS: dict[str, Any] = {"blanks": True}  # of a key whose text may be blanks only
 INTEGER_LIMIT = 2**63  # what libraries keep numbers in; seeds and counts beyond it fail somewhere in a run
 
 
@@ -22,10 +23,11 @@ def convert_text(value: Any, annotation: Any) -> Any:
     return value
 
 
-def refuse_unusable(value: Any) -> None:
-    """What no key can use: empty text (null is how nothing is written) and integers that do not fit into 64 bits."""
+def refuse_unusable(value: Any, *, blanks: bool = False) -> None:
+    """What no key can use: empty text (null is how nothing is written), of blanks too unless these are the key's to
+    use, and integers that do not fit into 64 bits."""
     for part in value if isinstance(value, list) else [value]:
-        if isinstance(part, str) and not part.strip():
+        if isinstance(part, str) and not (part if blanks else part.strip()):
             raise PydanticCustomError("empty", "empty text")
         if isinstance(part, int) and not -INTEGER_LIMIT <= part < INTEGER_LIMIT:
             raise PydanticCustomError("too_large", "beyond 64 bits")
@@ -83,8 +85,9 @@ class Node(BaseModel):
     @classmethod
     def _convert(cls, value: Any, info: ValidationInfo) -> Any:
         assert info.field_name is not None  # pydantic always names the field of a field validator
-        converted = convert_text(value, cls.model_fields[info.field_name].annotation)
-        refuse_unusable(converted)
+        field = cls.model_fields[info.field_name]
+        converted = convert_text(value, field.annotation)
+        refuse_unusable(converted, blanks=field.json_schema_extra == BLANKS)
         return converted
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .base import Node, key, node, ref
+from .base import BLANKS, Node, key, node, ref
 from .model import OverrideConfig
 from .reward import CustomRewardFunction
 from .rollout import EngineDtype, EngineName
@@ -62,6 +62,9 @@ class GenerationRolloutConfig(Node):
     max_num_batched_tokens: int = key(8192, "Most tokens in one forward pass of a rank's engine.", ge=1)
     max_model_len: int | None = key(None, "Longest prompt plus response; null takes the sum of both lengths.", ge=1)
     ignore_eos: bool = key(False, "Go on after the end token, up to response_length.")
+    stop: list[str] = key(
+        [], "Texts that end a response: with the first token after which it contains one.", json_schema_extra=BLANKS
+    )
 
 
 class GenerationConfig(Node):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from .base import Node, OpenNode, key, node, ref
+from .base import BLANKS, Node, OpenNode, key, node, ref
 
 ACTOR = "actor_rollout_ref.actor"
 EngineName = Literal["hf", "vllm", "sglang"]
@@ -115,7 +115,9 @@ class RolloutConfig(SamplingKeys):
         ref(f"{ACTOR}.ppo_max_token_len_per_gpu"), "Most tokens in one of those micro-batches.", ge=1
     )
     repetition_penalty: float = key(1.0, "Divides the logits of tokens that were seen; 1 changes nothing.", gt=0)
-    stop: list[str] = key([], "Texts that end a response.")
+    stop: list[str] = key(
+        [], "Texts that end a response: with the first token after which it contains one.", json_schema_extra=BLANKS
+    )
     stop_token_ids: list[int] = key([], "Token ids that end a response, next to the end token.")
     use_fire_sampling: bool = key(
         False, "Training: draw the first token of a response at fire_temperature, from the whole vocabulary (FIRE)."

@@ -2,6 +2,8 @@
 
 A request waits until a slot is free; prompts that are the same (the n samples of a group) are computed once and their
 keys copied to every slot; finished rows leave at once and the gaps are closed, so no row of the batch is ever idle.
+What a finished row has in the cache stays there until its slot is needed: the next turn of a conversation, whose prompt
+begins with it, computes only what is new.
 """
 
 from __future__ import annotations
@@ -9,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,60 +25,13 @@ from hone.models.attention import Layout, layout_attention, supports_layouts
 from hone.models.forward import run_layout
 from hone.models.heads import LogitHead
 from hone.models.precision import autocast
-from hone.rollout.hf.cache import DecodeLayout, PrefillLayout, SlotCache
+from hone.rollout.hf.cache import DecodeLayout, Piece, PrefillLayout, SlotCache
+from hone.rollout.hf.request import Prompt, Request, admissible
 from hone.rollout.hf.sampling import RowSampling, penalise_repetition, sample, uniforms
+from hone.rollout.hf.slots import Moves, Slots
 from hone.rollout.interface import Completion, Sampling
 from hone.rollout.requests import check_request, no_distribution
-
-
-@dataclass(eq=False)
-class Request:
-    """A completion on its way."""
-
-    prompt_ids: tuple[int, ...]
-    sampling: Sampling
-    stop_ids: frozenset[int]
-    future: asyncio.Future[Completion]
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    stop_reason: Literal["stop", "length"] | None = None  # None while it runs
-
-    @property
-    def sampling_now(self) -> Sampling:
-        """How the next token is drawn: the first one may have a temperature of its own, and is then not cut."""
-        first = self.sampling.first_temperature
-        if first is None or self.token_ids:
-            return self.sampling
-        return replace(self.sampling, temperature=first, top_k=-1, top_p=1.0, min_p=0.0)
-
-    def append(self, token: int, logprob: float, version: int) -> None:
-        self.token_ids.append(token)
-        self.logprobs.append(logprob)
-        self.versions.append(version)
-        if token in self.stop_ids:
-            self.stop_reason = "stop"
-        elif len(self.token_ids) >= self.sampling.max_tokens:
-            self.stop_reason = "length"
-
-    def finish(self) -> None:
-        if not self.future.done():
-            assert self.stop_reason is not None
-            self.future.set_result(Completion(self.token_ids, self.logprobs, self.stop_reason, self.versions))
-
-
-def admissible(prompts: Iterable[tuple[Hashable, int]], slots: int, max_tokens: int) -> int:
-    """How many of the waiting (prompt, its tokens) fit the free slots and the budget of tokens. A prompt is computed
-    once, and one that is longer than the budget alone."""
-    seen: set[Hashable] = set()
-    count = tokens = 0
-    for prompt, length in prompts:
-        tokens += 0 if prompt in seen else length
-        if count == slots or (count and tokens > max_tokens):
-            break
-        seen.add(prompt)
-        count += 1
-    return count
+from hone.rollout.stop import StopReader
 
 
 @torch.no_grad()
@@ -98,8 +53,11 @@ class HFEngine:
     """Generates with a transformers causal LM, in the process and with the tensors of whoever owns the model.
 
     max_num_seqs:           rows that run at once
-    max_num_batched_tokens: prompt tokens computed in one forward call (a longer prompt is computed alone)
+    max_num_batched_tokens: prompt tokens computed in one forward call
     max_model_len:          prompt and response together
+    enable_chunked_prefill: a longer prompt is computed in pieces of so many tokens; else whole, and alone
+    tokenizer:              transformers', for requests with stop strings
+    prompt_tokens:          how many tokens of prompts were computed; those that are shared or kept are not
     """
 
     def __init__(
@@ -110,7 +68,9 @@ class HFEngine:
         max_num_seqs: int = 1024,
         max_num_batched_tokens: int = 8192,
         max_model_len: int,
+        enable_chunked_prefill: bool = True,
         compute_dtype: torch.dtype = torch.float32,
+        tokenizer: Any | None = None,
     ) -> None:
         if not supports_layouts(model):
             raise UserError(
@@ -123,18 +83,22 @@ class HFEngine:
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
+        self.enable_chunked_prefill = enable_chunked_prefill
         self.compute_dtype = compute_dtype
         self.cache = SlotCache()
         self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []  # running[r] is in slot r
-        self.version = 0
+        self.prompts: list[Prompt] = []  # that are being computed
+        self.slots = Slots()
+        self.version = self.prompt_tokens = 0
+        self._stops = StopReader(tokenizer)
         self._loop: asyncio.Task[None] | None = None
-        self._rows: RowSampling | None = None
+        self._sampling: RowSampling | None = None  # of the running rows
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         check_request(prompt_ids, sampling, self.max_model_len)
-        stop = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_token_ids)
-        request = Request(tuple(prompt_ids), sampling, stop, asyncio.get_running_loop().create_future())
+        stop_ids = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_token_ids)
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        request = Request(tuple(prompt_ids), sampling, stop_ids, self._stops.of(sampling.stop), future)
         self.waiting.append(request)
         if self._loop is None or self._loop.done():
             self._loop = asyncio.create_task(self._run())
@@ -146,76 +110,152 @@ class HFEngine:
             for name, tensor in weights:
                 own[name].copy_(tensor)
         self.version = version
+        self.slots.clear_parked()
 
     async def sleep(self) -> None:
-        if self.running:
+        if self.busy:
             raise RuntimeError("cannot free the KV cache while completions are running")
-        self.cache.clear()
+        self._forget()
 
     async def wake(self) -> None:
-        """The cache is made anew when the next prompt arrives."""
+        """The cache is made anew when the next prompt arrives. Nothing is parked that older weights have computed: who
+        owns the model may have changed it."""
+        self.slots.clear_parked()
+
+    @property
+    def busy(self) -> bool:
+        """Whether rows are in the cache that are not finished."""
+        return bool(self.slots.running or self.prompts)
 
     async def _run(self) -> None:
+        """Every pass takes waiting requests in, computes prompts up to the budget, and draws a token of every row."""
         try:
-            while self.waiting or self.running:
+            while self.waiting or self.busy:
                 self._drop_cancelled()
-                admitted = self._admit()
-                if admitted:
-                    self._prefill(admitted)
-                elif self.running:
+                self._admit()
+                if self.prompts:
+                    self._prefill()
+                if self.slots.running:
                     self._decode()
                 await asyncio.sleep(0)
         except BaseException as error:
-            for request in [*self.running, *self.waiting]:
+            for request in [*self._in_slots(), *self.waiting]:
                 if not request.future.done():
                     request.future.set_exception(error)
-            self.running, self._rows = [], None
             self.waiting.clear()
+            self._forget()
             if not isinstance(error, Exception):
                 raise
 
+    @property
+    def running(self) -> list[Request]:
+        """Row r in slot r."""
+        return self.slots.running_rows
+
+    def _in_slots(self) -> list[Request]:
+        return [*self.running, *(request for prompt in self.prompts for request in prompt.requests)]
+
+    def _forget(self) -> None:
+        """All rows and their keys, which may be wrong after an error."""
+        self.prompts.clear()
+        self.slots, self._sampling = Slots(), None
+        self.cache.clear()
+
     def _drop_cancelled(self) -> None:
-        if any(r.future.cancelled() for r in self.running):
-            self._keep([not r.future.cancelled() for r in self.running])
-        if any(r.future.cancelled() for r in self.waiting):
-            self.waiting = deque(r for r in self.waiting if not r.future.cancelled())
+        if any(request.future.cancelled() for request in self.waiting):
+            self.waiting = deque(request for request in self.waiting if not request.future.cancelled())
+        gone = [row for row in self._in_slots() if row.future.cancelled()]
+        if gone:
+            self._move(self.slots.stop([row for row in self.running if row.future.cancelled()]))
+            for row in gone:
+                self.slots.leave(row)
+            for prompt in self.prompts:
+                prompt.requests = [row for row in prompt.requests if not row.future.cancelled()]
+            self.prompts = [prompt for prompt in self.prompts if prompt.requests]
 
-    def _admit(self) -> list[Request]:
-        """The waiting requests that fit the free slots and the budget of prompt tokens, same prompts counted once."""
-        prompts = ((request.prompt_ids, len(request.prompt_ids)) for request in self.waiting)
-        count = admissible(prompts, self.max_num_seqs - len(self.running), self.max_num_batched_tokens)
-        return [self.waiting.popleft() for _ in range(count)]
+    def _admit(self) -> None:
+        """Takes in the waiting requests that fit the free slots and the budget of prompt tokens. Equal prompts are
+        computed once, and what a parked row has of one is kept."""
+        slots = self.max_num_seqs - len(self._in_slots())
+        if not self.waiting or not slots:
+            return
+        beginning = lru_cache(None)(self.slots.parked.longest_beginning)  # the n samples of a prompt ask alike
 
-    def _prefill(self, admitted: list[Request]) -> None:
-        prompts = list(dict.fromkeys(r.prompt_ids for r in admitted))
-        place = {prompt: i for i, prompt in enumerate(prompts)}
-        lengths = [len(p) for p in prompts]
-        first = len(self.running)
-        self.running = self.running + admitted
-        self._rows = None
-        self.cache.reserve(len(self.running), max(len(r.prompt_ids) + r.sampling.max_tokens for r in self.running))
-        of_slot = [place[r.prompt_ids] for r in admitted]
-        layout = PrefillLayout(self.cache, lengths, of_slot, first, self.model.device)
-        last = torch.tensor(lengths).cumsum(0) - 1
-        self._advance([t for p in prompts for t in p], layout, first=first, pick=last[torch.tensor(of_slot)])
-        self._rows = None  # the first token may have had parameters of its own
+        def left(ids: tuple[int, ...]) -> int:
+            row = beginning(ids)
+            return len(ids) - (row.cached if row else 0)
+
+        wanted = ((request.prompt_ids, left(request.prompt_ids)) for request in self.waiting)
+        used = sum(prompt.left for prompt in self.prompts)
+        prompts: dict[tuple[int, ...], Prompt] = {}
+        for _ in range(admissible(wanted, slots, self.max_num_batched_tokens, used)):
+            request = self.waiting.popleft()
+            request.version = self.version
+            prompts.setdefault(request.prompt_ids, Prompt(request.prompt_ids)).requests.append(request)
+        self._enter([(prompt, beginning(ids)) for ids, prompt in prompts.items()])
+
+    def _enter(self, prompts: list[tuple[Prompt, Request | None]]) -> None:
+        """Gives slots to the requests of each prompt, and the keys and values of the parked row that it goes on from:
+        the first request takes its slot over, the others get copies."""
+        copies: list[tuple[Request, Request]] = []
+        heirs: dict[Request, Request] = {}
+        for prompt, parked in prompts:
+            if parked is not None:
+                prompt.done = parked.cached
+                if parked not in heirs:
+                    heirs[parked] = prompt.requests[0]
+                    self.slots.take_over(prompt.requests[0], parked)
+                copies += [(heirs[parked], request) for request in prompt.requests if request is not heirs[parked]]
+        self.slots.enter(request for prompt, _ in prompts for request in prompt.requests if request.slot < 0)
+        self.prompts += [prompt for prompt, _ in prompts]
+        self.cache.reserve(len(self.slots.rows), max(row.longest for row in self._in_slots()))
+        if copies:
+            columns = max(prompt.done for prompt, _ in prompts)
+            self.cache.copy([(heir.slot, request.slot) for heir, request in copies], columns)
+
+    def _prefill(self) -> None:
+        """Computes the next piece of every prompt that is taken in, more than one only where all fit the budget; those
+        who have their whole prompt draw a first token and run."""
+        most = self.max_num_batched_tokens if self.enable_chunked_prefill else self.max_model_len
+        pieces = [Piece([r.slot for r in p.requests], p.done, min(p.left, most)) for p in self.prompts]
+        ids = [token for prompt, piece in zip(self.prompts, pieces, strict=True) for token in piece.of(prompt.ids)]
+        ends = torch.tensor([piece.length for piece in pieces]).cumsum(0).tolist()
+        for prompt, piece in zip(self.prompts, pieces, strict=True):
+            prompt.done += piece.length
+        self.prompt_tokens += len(ids)
+        drawn = [(r, end - 1) for p, end in zip(self.prompts, ends, strict=True) if not p.left for r in p.requests]
+        pick = torch.tensor([place for _, place in drawn], dtype=torch.int64)
+        logits = self._logits(ids, PrefillLayout(self.cache, pieces, self.model.device), pick)
+        if drawn:
+            rows = [row for row, _ in drawn]
+            self._append(rows, logits, RowSampling.of([row.sampling_now for row in rows], logits.device))
+            self.prompts = [prompt for prompt in self.prompts if prompt.left]
+            self._move(self.slots.start(row for row in rows if row.stop_reason is None))
+            self._leave([row for row in rows if row.stop_reason is not None])
 
     def _decode(self) -> None:
-        positions = torch.tensor([len(r.prompt_ids) + len(r.token_ids) - 1 for r in self.running])
+        rows = self.running
+        positions = torch.tensor([row.cached for row in rows])
         layout = DecodeLayout(self.cache, positions.to(self.model.device), int(positions.max()))
-        self._advance([r.token_ids[-1] for r in self.running], layout, first=0, pick=None)
+        logits = self._logits([row.token_ids[-1] for row in rows], layout, None)
+        if self._sampling is None:
+            self._sampling = RowSampling.of([row.sampling_now for row in rows], logits.device)
+        self._append(rows, logits, self._sampling)
+        finished = [row for row in rows if row.stop_reason is not None]
+        if finished:
+            self._move(self.slots.stop(finished))
+            self._leave(finished)
 
-    @torch.no_grad()
-    def _advance(self, input_ids: list[int], layout: Layout, *, first: int, pick: Tensor | None) -> None:
-        """Runs the tokens and gives every row from `first` on its next one; `pick` names the states that predict it."""
+    def _logits(self, input_ids: list[int], layout: Layout, pick: Tensor | None) -> Tensor:
+        """Runs the tokens; `pick` names those whose states predict the rows' next ones."""
         if self.model.training:
             self.model.eval()
         ids = torch.tensor(input_ids, device=self.model.device)
-        logits = next_logits(self.model, self.head, ids, layout, pick, self.compute_dtype)
-        self._append(self.running[first:], *self._draw(logits, first))
+        return next_logits(self.model, self.head, ids, layout, pick, self.compute_dtype)
 
-    def _draw(self, logits: Tensor, first: int) -> tuple[list[int], list[float]]:
-        rows, sampling = self.running[first:], self._sampling_rows(first, logits.device)
+    @torch.no_grad()
+    def _append(self, rows: list[Request], logits: Tensor, sampling: RowSampling) -> None:
+        """Draws the next token of each of the rows; those that it ends are answered."""
         if sampling.penalises:
             seen = [[*r.prompt_ids, *r.token_ids] for r in rows]
             logits = penalise_repetition(logits, seen, [r.sampling.repetition_penalty for r in rows])
@@ -225,36 +265,22 @@ class HFEngine:
         drawn = logprobs.tolist()
         if not math.isfinite(sum(drawn)):  # one NaN among a row's logits is in all of its log-probs
             raise no_distribution(self.version, str(self.compute_dtype).removeprefix("torch."))
-        return tokens.tolist(), drawn
+        for row, token, logprob in zip(rows, tokens.tolist(), drawn, strict=True):
+            row.append(token, logprob, self.version)
+            if row.stop_reason is not None:
+                row.finish()
 
-    def _sampling_rows(self, first: int, device: torch.device) -> RowSampling:
-        if self._rows is None or first:
-            rows = RowSampling.of([r.sampling_now for r in self.running[first:]], device)
-            if first:
-                return rows
-            self._rows = rows
-        return self._rows
+    def _leave(self, rows: list[Request]) -> None:
+        """Finished rows are parked, unless some of their keys are of older weights."""
+        for row in rows:
+            if row.version == self.version:
+                self.slots.park(row)
+            else:
+                self.slots.leave(row)
 
-    def _append(self, rows: list[Request], tokens: list[int], logprobs: list[float]) -> None:
-        stays = [True] * (len(self.running) - len(rows))  # those before had no token in this pass, and go on
-        for request, token, logprob in zip(rows, tokens, logprobs, strict=True):
-            request.append(token, logprob, self.version)
-            stays.append(request.stop_reason is None)
-            if not stays[-1]:
-                request.finish()
-        if not all(stays):
-            self._keep(stays)
-
-    def _keep(self, stays: list[bool]) -> None:
-        """Closes the gaps: the last rows move into the slots of those that leave."""
-        left = sum(stays)
-        gaps = [r for r in range(left) if not stays[r]]
-        movers = [r for r in range(left, len(stays)) if stays[r]]
-        for gap, mover in zip(gaps, movers, strict=True):
-            self.running[gap] = self.running[mover]
-        if movers:
-            columns = max(len(self.running[gap].prompt_ids) + len(self.running[gap].token_ids) for gap in gaps)
-            device = self.model.device
-            self.cache.move(torch.tensor(movers, device=device), torch.tensor(gaps, device=device), columns)
-        self.running = self.running[:left]
-        self._rows = None
+    def _move(self, moves: Moves) -> None:
+        """After the running rows have changed."""
+        self._sampling = None
+        if moves:
+            rows = self.slots.rows
+            self.cache.copy(moves, max(row.cached for _, target in moves if (row := rows[target]) is not None))

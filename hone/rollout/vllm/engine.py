@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from torch import Tensor
 from vllm import SamplingParams
-from vllm.outputs import RequestOutput
+from vllm.outputs import CompletionOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from hone.errors import UserError
 from hone.rollout.interface import Completion, Sampling
 from hone.rollout.requests import check_request, no_distribution
+from hone.rollout.stop import StopReader, StopStrings
 from hone.rollout.vllm.arguments import EngineArguments
 from hone.rollout.vllm.gate import Gate
 from hone.rollout.vllm.hand_over import buckets, shared
@@ -32,11 +35,14 @@ class VLLMEngine:
     completion are of one version, and no keys of older weights are read.
     """
 
-    def __init__(self, arguments: EngineArguments, *, eos_token_ids: Iterable[int]) -> None:
+    def __init__(
+        self, arguments: EngineArguments, *, eos_token_ids: Iterable[int], tokenizer: Any | None = None
+    ) -> None:
         self.arguments = arguments
         self.max_model_len = arguments.max_model_len
         self.eos_token_ids = frozenset(eos_token_ids)
         self.version = 0
+        self._stops = StopReader(tokenizer)
         self._gate = Gate()
         self._names = count()
         self._asleep: set[str] = set()  # of `weights` and `kv_cache`
@@ -46,9 +52,9 @@ class VLLMEngine:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         check_request(prompt_ids, sampling, self.max_model_len)
         params = sampling_params(sampling, self.eos_token_ids)
+        stop = self._stops.of(sampling.stop)
         async with self._gate.passing():
-            output = await self._finished(prompt_ids, params)
-            return self._completion(output)
+            return self._completion(await self._drawn(prompt_ids, params, stop))
 
     async def update_weights(self, weights: Iterable[tuple[str, Tensor]] | None, version: int) -> None:
         assert weights is not None, "vLLM has weights of its own"
@@ -97,29 +103,28 @@ class VLLMEngine:
             await self._llm.wake_up(tags)
             self._asleep -= parts
 
-    async def _finished(self, prompt_ids: Sequence[int], params: SamplingParams) -> RequestOutput:
-        """Cancelled, it takes the request out of vLLM's batch."""
-        last: RequestOutput | None = None
+    async def _drawn(self, prompt_ids: Sequence[int], params: SamplingParams, stop: StopStrings | None) -> Drawn:
+        """Cancelled, or ended by a stop string, it takes the request out of vLLM's batch."""
+        drawn = Drawn()
         try:
             await self._watch()
             name = f"hone-{next(self._names)}"
-            async for output in self._llm.generate({"prompt_token_ids": list(prompt_ids)}, params, name):
-                last = output
+            async with aclosing(self._llm.generate({"prompt_token_ids": list(prompt_ids)}, params, name)) as outputs:
+                async for output in outputs:
+                    drawn.add(output.outputs[0], stop)
+                    if drawn.stop_reason == "stop" and not output.finished:
+                        break
         except EngineDeadError as error:
             raise _ended() from error
-        assert last is not None
-        return last
+        return drawn
 
-    def _completion(self, output: RequestOutput) -> Completion:
-        drawn = output.outputs[0]
-        logprobs: Any = drawn.logprobs  # vLLM's FlatLogprobs, one for each token
-        if not math.isfinite(sum(logprobs.logprobs)):
+    def _completion(self, drawn: Drawn) -> Completion:
+        if not math.isfinite(sum(drawn.logprobs)):
             raise no_distribution(self.version, self.arguments.dtype)
-        if drawn.finish_reason not in ("stop", "length"):
-            raise RuntimeError(f"vLLM ended a completion with {drawn.finish_reason!r}")
-        tokens = list(drawn.token_ids)
-        stop_reason: Any = drawn.finish_reason
-        return Completion(tokens, list(logprobs.logprobs), stop_reason, [self.version] * len(tokens))
+        if drawn.stop_reason not in ("stop", "length"):
+            raise RuntimeError(f"vLLM ended a completion with {drawn.stop_reason!r}")
+        stop_reason: Any = drawn.stop_reason
+        return Completion(drawn.token_ids, drawn.logprobs, stop_reason, [self.version] * len(drawn.token_ids))
 
     async def _call(self, method: str, *arguments: Any) -> None:
         try:
@@ -132,6 +137,26 @@ class VLLMEngine:
         if not self._watched:
             self._watched = True
             await self._llm.collective_rpc("hone_end_with", args=(os.getpid(),))
+
+
+@dataclass
+class Drawn:
+    """What vLLM has told of a completion: all at its end, or token by token."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    stop_reason: str | None = None
+
+    def add(self, output: CompletionOutput, stop: StopStrings | None) -> None:
+        """The tokens behind a stop string are left out: vLLM draws them until it hears of it."""
+        logprobs: Any = output.logprobs  # vLLM's FlatLogprobs, one for each token
+        for token, logprob in zip(output.token_ids, logprobs.logprobs, strict=True):
+            self.token_ids.append(token)
+            self.logprobs.append(logprob)
+            if stop is not None and stop.ended(self.token_ids):
+                self.stop_reason = "stop"
+                return
+        self.stop_reason = output.finish_reason
 
 
 def sampling_params(sampling: Sampling, eos_token_ids: frozenset[int]) -> SamplingParams:
@@ -152,7 +177,7 @@ def sampling_params(sampling: Sampling, eos_token_ids: frozenset[int]) -> Sampli
         logprobs=0,
         flat_logprobs=True,
         detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
+        output_kind=RequestOutputKind.DELTA if sampling.stop else RequestOutputKind.FINAL_ONLY,
     )
 
 

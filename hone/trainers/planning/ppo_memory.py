@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from hone.cluster.dealing import shares
 from hone.config.schema.ppo import PPOConfig
 from hone.models.load import load_causal_lm
-from hone.rollout.hf.engine import admissible
+from hone.rollout.hf.request import admissible
 from hone.trainers.planning.memory import ACTIVATIONS, CACHE, WHOLE_WEIGHTS, Held, Phase, Rank, Working, saving
 from hone.trainers.planning.passes import Micro, Pass, Sequences
 from hone.trainers.planning.plan import Update
@@ -91,9 +91,10 @@ class StepMemory:
         admitted = list(admissions(rows, longest, rollout.max_num_batched_tokens))
         active = "actor" if self.ranks == 1 else "rollout"
         compute = self.engines["actor"].recipe.options.compute_dtype
+        piece = rollout.max_num_batched_tokens if rollout.enable_chunked_prefill else longest.prompt
         try:
             with traceable():
-                peak, cache = self.rollout.generation(compute, admitted)
+                peak, cache = self.rollout.generation(compute, admitted, piece)
         except UntraceableError as problem:
             return self.rank.phase(name, Working(str(problem)), active)
         return self.rank.with_parts(name, active, {CACHE: cache, ACTIVATIONS: peak - cache})

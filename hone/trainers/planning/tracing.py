@@ -7,6 +7,7 @@ more, whose difference is what the others add, and log-probs that are computed i
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from transformers import PreTrainedModel
 from hone.errors import UserError
 from hone.models.attention import Layout
 from hone.models.heads import LogitHead
-from hone.rollout.hf.cache import DecodeLayout, PrefillLayout, SlotCache
+from hone.rollout.hf.cache import DecodeLayout, Piece, PrefillLayout, SlotCache
 from hone.rollout.hf.engine import next_logits
 from hone.rollout.hf.sampling import RowSampling, sample
 from hone.rollout.interface import Sampling
@@ -97,14 +98,14 @@ class Tracer:
             traced = self._over_chunks(options, micro, want, frozenset())
         return Peak(traced.total)
 
-    def generation(self, compute: torch.dtype, admitted: Sequence[Micro]) -> tuple[int, int]:
+    def generation(self, compute: torch.dtype, admitted: Sequence[Micro], longest_piece: int) -> tuple[int, int]:
         """The prompts of each of `admitted` computed together, one after the other, then a token for every row:
-        peak, and of it the cache."""
+        peak, and of it the cache. Of a longer prompt the last piece is computed, which sees all the others."""
         caches: list[int] = []
 
         def generate() -> tuple[int, int]:
             with PeakMemory() as memory:
-                caches.append(self._generate(compute, admitted))
+                caches.append(self._generate(compute, admitted, longest_piece))
             return memory.peak, 0
 
         peak = self._over_depths(generate)
@@ -156,7 +157,7 @@ class Tracer:
         with self.mode:
             return Reference(torch.empty(tokens, self.model.config.get_text_config().hidden_size), None)
 
-    def _generate(self, compute: torch.dtype, admitted: Sequence[Micro]) -> int:
+    def _generate(self, compute: torch.dtype, admitted: Sequence[Micro], longest_piece: int) -> int:
         """Bytes of the cache. Of the prompts only the first and the last are run, which have the least and the most
         beside them."""
         model, cache = self.model.eval(), SlotCache()
@@ -165,7 +166,7 @@ class Tracer:
             first, running = running, running + len(micro.lengths)
             cache.reserve(running, longest)
             if i in (0, len(admitted) - 1):
-                ids, layout, pick = _prefill(cache, micro, first)
+                ids, layout, pick = _prefill(cache, micro, first, longest_piece)
                 _draw(next_logits(model, head, ids, layout, pick, compute))
         layout = DecodeLayout(cache, torch.full((running,), longest - 1), longest - 1)
         _draw(next_logits(model, head, _ids(running), layout, None, compute))
@@ -207,12 +208,17 @@ class Tracer:
             return torch.empty(like.shape, dtype=dtype)
 
 
-def _prefill(cache: SlotCache, micro: Micro, first_slot: int) -> tuple[Tensor, Layout, Tensor]:
-    families = list(dict.fromkeys(micro.families))
-    prompts = [micro.prompts[micro.families.index(family)] for family in families]
-    of_slot = [families.index(family) for family in micro.families]
-    layout = PrefillLayout(cache, prompts, of_slot, first_slot, torch.device("cpu"))
-    return _ids(sum(prompts)), layout, torch.zeros(len(of_slot), dtype=torch.int64)
+def _prefill(cache: SlotCache, micro: Micro, first_slot: int, longest_piece: int) -> tuple[Tensor, Layout, Tensor]:
+    slots: dict[int, list[int]] = defaultdict(list)
+    for slot, family in enumerate(micro.families, start=first_slot):
+        slots[family].append(slot)
+    pieces = []
+    for family, of_family in slots.items():
+        prompt = micro.prompts[micro.families.index(family)]
+        length = min(prompt, longest_piece)
+        pieces.append(Piece(of_family, prompt - length, length))
+    layout = PrefillLayout(cache, pieces, torch.device("cpu"))
+    return _ids(sum(piece.length for piece in pieces)), layout, torch.zeros(len(micro.families), dtype=torch.int64)
 
 
 def _ids(count: int) -> Tensor:
