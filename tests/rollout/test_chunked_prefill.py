@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from hone.models import forward
-from hone.rollout.hf import engine as engine_module
+from hone.rollout.hf import next_tokens
 from hone.rollout.hf.cache import PrefillLayout
 from hone.rollout.interface import Sampling
 from tests.models_of_families import FAMILIES, random_ids, tiny
@@ -26,7 +26,7 @@ def passes(monkeypatch) -> list[tuple[str, int]]:
         seen.append(("prompt" if isinstance(layout, PrefillLayout) else "rows", len(input_ids)))
         return forward.run_layout(model, input_ids, layout, index)
 
-    monkeypatch.setattr(engine_module, "run_layout", counted)
+    monkeypatch.setattr(next_tokens, "run_layout", counted)
     return seen
 
 

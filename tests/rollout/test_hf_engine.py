@@ -10,8 +10,7 @@ import torch
 from hone.batch import Batch
 from hone.errors import UserError
 from hone.models import forward
-from hone.rollout.hf import HFEngine
-from hone.rollout.hf import engine as engine_module
+from hone.rollout.hf import HFEngine, next_tokens
 from hone.rollout.interface import Completion, Sampling
 from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
@@ -98,7 +97,7 @@ def test_a_prompt_is_computed_once_for_all_its_samples(monkeypatch):
         seen.append(len(input_ids))
         return forward.run_layout(model, input_ids, layout, index)
 
-    monkeypatch.setattr(engine_module, "run_layout", counted)
+    monkeypatch.setattr(next_tokens, "run_layout", counted)
     generate(make_engine(tiny("qwen3")), sampled(8, max_tokens=1))
     assert seen == [sum(LENGTHS)]
 
@@ -159,7 +158,7 @@ def test_an_error_inside_the_model_reaches_everybody_who_waits(monkeypatch):
     def broken(*_):
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(engine_module, "run_layout", broken)
+    monkeypatch.setattr(next_tokens, "run_layout", broken)
     engine = make_engine(tiny("qwen3"), max_num_seqs=2)
 
     async def run():

@@ -11,7 +11,7 @@ import tracemalloc
 import pytest
 
 from hone.models import forward
-from hone.rollout.hf import engine as engine_module
+from hone.rollout.hf import next_tokens
 from hone.rollout.interface import Completion, Sampling
 from tests.models_of_families import random_ids, tiny
 from tests.rollout.test_hf_engine import EOS, generate, make_engine
@@ -100,7 +100,7 @@ def test_a_cancelled_request_is_out_of_the_very_next_pass(monkeypatch):
         tokens.append(len(input_ids))
         return forward.run_layout(model, input_ids, layout, index)
 
-    monkeypatch.setattr(engine_module, "run_layout", counted)
+    monkeypatch.setattr(next_tokens, "run_layout", counted)
 
     async def go() -> None:
         sampling = Sampling(max_tokens=40, ignore_eos=True)

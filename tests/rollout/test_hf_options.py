@@ -12,7 +12,7 @@ import torch
 
 from hone.models import forward
 from hone.models.attention import layout_attention
-from hone.rollout.hf import engine as engine_module
+from hone.rollout.hf import next_tokens
 from hone.rollout.hf.sampling import uniforms
 from hone.rollout.interface import Sampling
 from tests.models_of_families import tiny
@@ -103,7 +103,7 @@ def test_one_token_is_generated_by_the_prompts_pass_alone(monkeypatch):
         passes.append(len(input_ids))
         return forward.run_layout(model, input_ids, layout, index)
 
-    monkeypatch.setattr(engine_module, "run_layout", counted)
+    monkeypatch.setattr(next_tokens, "run_layout", counted)
     completions = generate(
         make_engine(tiny("qwen3")), [(p, Sampling(max_tokens=1, temperature=0.0)) for p in prompts()]
     )
@@ -120,7 +120,7 @@ def test_every_pass_stays_within_its_slots_and_its_budget_of_prompt_tokens(monke
         seen.append((type(layout).__name__, len(input_ids), len(engine.running)))
         return forward.run_layout(model, input_ids, layout, index)
 
-    monkeypatch.setattr(engine_module, "run_layout", counted)
+    monkeypatch.setattr(next_tokens, "run_layout", counted)
     requests = [(prompts(k)[k % 6], Sampling(max_tokens=1 + k % 5, seed=k)) for k in range(40)]
     generate(engine, requests)
     assert all(running <= 3 for _, _, running in seen)

@@ -53,15 +53,15 @@ class SlotCache:
             # Several times as fast as to assign to tensor[slots, :, columns].
             tensor.view(-1, new.shape[2]).index_copy_(0, places.flatten(), new.flatten(0, 1))
 
-    def read(self, layer: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-        """Views [rows, kv_heads, columns, D] of the first rows and columns."""
+    def read(self, layer: int, slots: slice, columns: int) -> tuple[Tensor, Tensor]:
+        """Views [slots, kv_heads, columns, D] of the slots and the first columns."""
         k, v = self.keys[layer], self.values[layer]
         assert k is not None and v is not None
-        return k[:rows, :, :columns], v[:rows, :, :columns]
+        return k[slots, :, :columns], v[slots, :, :columns]
 
     def select(self, layer: int, slots: Tensor, columns: int) -> tuple[Tensor, Tensor]:
         """Copies [n, kv_heads, columns, D] of the slots [n] and the first columns."""
-        k, v = self.read(layer, self.slots, columns)
+        k, v = self.read(layer, slice(None), columns)
         return k.index_select(0, slots), v.index_select(0, slots)
 
     def copy(self, moves: Sequence[tuple[int, int]], columns: int) -> None:
@@ -159,13 +159,15 @@ def _continued(pieces: Sequence[Piece], device: torch.device) -> _Continued:
 
 
 class DecodeLayout:
-    """One new token for each of the rows 0..R-1, at the given positions; it sees its row's slot up to itself."""
+    """One new token at the given position of each of R rows, which are in the slots from `first` on; it sees its row's
+    slot up to itself."""
 
-    def __init__(self, cache: SlotCache, positions: Tensor, longest: int) -> None:
+    def __init__(self, cache: SlotCache, positions: Tensor, longest: int, first: int = 0) -> None:
         self.cache = cache
         self.positions = positions  # [R]
         self.position_ids = positions[None]
-        self.rows = torch.arange(len(positions), device=positions.device)
+        self.slots = torch.arange(first, first + len(positions), device=positions.device)
+        self.range = slice(first, first + len(positions))
         self.columns = longest + 1
         self.distance = positions[:, None] - torch.arange(self.columns, device=positions.device)  # [R, columns]
         self.visible = (self.distance >= 0)[:, None, None]
@@ -173,7 +175,7 @@ class DecodeLayout:
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, softcap: float | None
     ) -> Tensor:
-        self.cache.write(layer, self.rows, self.positions, k, v)
-        keys, values = self.cache.read(layer, len(self.rows), self.columns)
+        self.cache.write(layer, self.slots, self.positions, k, v)
+        keys, values = self.cache.read(layer, self.range, self.columns)
         visible = self.visible if window is None else self.visible & (self.distance < window)[:, None, None]
         return masked_attention(q[:, :, None], keys, values, visible, scale=scale, softcap=softcap)[:, :, 0]

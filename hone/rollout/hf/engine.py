@@ -9,44 +9,29 @@ begins with it, computes only what is new.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from hone.errors import UserError
 from hone.models.attention import Layout, layout_attention, supports_layouts
-from hone.models.forward import run_layout
 from hone.models.heads import LogitHead
-from hone.models.precision import autocast
+from hone.models.threads import run_side_by_side, side_by_side
 from hone.rollout.hf.cache import DecodeLayout, Piece, PrefillLayout, SlotCache
+from hone.rollout.hf.next_tokens import Drawn, draw, next_logits
 from hone.rollout.hf.request import Prompt, Request, admissible
-from hone.rollout.hf.sampling import RowSampling, penalise_repetition, sample, uniforms
+from hone.rollout.hf.sampling import RowSampling
 from hone.rollout.hf.slots import Moves, Slots
 from hone.rollout.interface import Completion, Sampling
 from hone.rollout.requests import check_request, no_distribution
 from hone.rollout.stop import StopReader
 
-
-@torch.no_grad()
-def next_logits(
-    model: PreTrainedModel,
-    head: LogitHead,
-    input_ids: Tensor,
-    layout: Layout,
-    pick: Tensor | None,
-    compute_dtype: torch.dtype,
-) -> Tensor:
-    """Logits [rows, V] of the tokens that follow those at `pick` of the layout; None: at all of them."""
-    with layout_attention(model), autocast(input_ids.device, model.dtype, compute_dtype):
-        hidden = run_layout(model, input_ids, layout, None if pick is None else pick.to(input_ids.device))
-        return head.logits(hidden)
+ROWS_OF_A_PART = 64  # fewer are not worth a thread
 
 
 class HFEngine:
@@ -228,23 +213,36 @@ class HFEngine:
         logits = self._logits(ids, PrefillLayout(self.cache, pieces, self.model.device), pick)
         if drawn:
             rows = [row for row, _ in drawn]
-            self._append(rows, logits, RowSampling.of([row.sampling_now for row in rows], logits.device))
+            sampling = RowSampling.of([row.sampling_now for row in rows], logits.device)
+            self._append(rows, draw(rows, logits, sampling))
             self.prompts = [prompt for prompt in self.prompts if prompt.left]
             self._move(self.slots.start(row for row in rows if row.stop_reason is None))
             self._leave([row for row in rows if row.stop_reason is not None])
 
     def _decode(self) -> None:
         rows = self.running
-        positions = torch.tensor([row.cached for row in rows])
-        layout = DecodeLayout(self.cache, positions.to(self.model.device), int(positions.max()))
-        logits = self._logits([row.token_ids[-1] for row in rows], layout, None)
+        device = self.model.device
         if self._sampling is None:
-            self._sampling = RowSampling.of([row.sampling_now for row in rows], logits.device)
-        self._append(rows, logits, self._sampling)
+            self._sampling = RowSampling.of([row.sampling_now for row in rows], device)
+        sampling = self._sampling
+
+        def draw_part(part: slice) -> Drawn:
+            positions = torch.tensor([row.cached for row in rows[part]])
+            layout = DecodeLayout(self.cache, positions.to(device), int(positions.max()), part.start)
+            logits = self._logits([row.token_ids[-1] for row in rows[part]], layout, None)
+            return draw(rows[part], logits, sampling.of_rows(part))
+
+        with layout_attention(self.model):
+            self._append(rows, Drawn.joined(run_side_by_side(draw_part, self._parts(len(rows)))))
         finished = [row for row in rows if row.stop_reason is not None]
         if finished:
             self._move(self.slots.stop(finished))
             self._leave(finished)
+
+    def _parts(self, rows: int) -> list[slice]:
+        """The running rows in the parts that are computed side by side."""
+        count = max(min(side_by_side(), rows // ROWS_OF_A_PART), 1) if self.model.device.type == "cpu" else 1
+        return [slice(rows * i // count, rows * (i + 1) // count) for i in range(count)]
 
     def _logits(self, input_ids: list[int], layout: Layout, pick: Tensor | None) -> Tensor:
         """Runs the tokens; `pick` names those whose states predict the rows' next ones."""
@@ -253,19 +251,11 @@ class HFEngine:
         ids = torch.tensor(input_ids, device=self.model.device)
         return next_logits(self.model, self.head, ids, layout, pick, self.compute_dtype)
 
-    @torch.no_grad()
-    def _append(self, rows: list[Request], logits: Tensor, sampling: RowSampling) -> None:
-        """Draws the next token of each of the rows; those that it ends are answered."""
-        if sampling.penalises:
-            seen = [[*r.prompt_ids, *r.token_ids] for r in rows]
-            logits = penalise_repetition(logits, seen, [r.sampling.repetition_penalty for r in rows])
-        positions = np.array([len(r.token_ids) for r in rows], dtype=np.uint64)
-        uniform = torch.from_numpy(uniforms(sampling.seeds, positions)).to(logits.device)
-        tokens, logprobs = sample(logits, sampling, uniform)
-        drawn = logprobs.tolist()
-        if not math.isfinite(sum(drawn)):  # one NaN among a row's logits is in all of its log-probs
+    def _append(self, rows: list[Request], drawn: Drawn) -> None:
+        """Gives each of the rows its next token; those that it ends are answered."""
+        if not drawn.finite:
             raise no_distribution(self.version, str(self.compute_dtype).removeprefix("torch."))
-        for row, token, logprob in zip(rows, tokens.tolist(), drawn, strict=True):
+        for row, token, logprob in zip(rows, drawn.tokens, drawn.logprobs, strict=True):
             row.append(token, logprob, self.version)
             if row.stop_reason is not None:
                 row.finish()

@@ -50,6 +50,10 @@ class RowSampling:
             any(r.repetition_penalty != 1.0 for r in rows),
         )
 
+    def of_rows(self, part: slice) -> RowSampling:
+        temperature, top_k, top_p, min_p = (x[part] for x in (self.temperature, self.top_k, self.top_p, self.min_p))
+        return RowSampling(temperature, top_k, top_p, min_p, self.seeds[part], self.penalises)
+
     @property
     def greedy(self) -> Tensor:
         return self.temperature == 0

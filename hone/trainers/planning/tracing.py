@@ -23,7 +23,7 @@ from hone.errors import UserError
 from hone.models.attention import Layout
 from hone.models.heads import LogitHead
 from hone.rollout.hf.cache import DecodeLayout, Piece, PrefillLayout, SlotCache
-from hone.rollout.hf.engine import next_logits
+from hone.rollout.hf.next_tokens import next_logits
 from hone.rollout.hf.sampling import RowSampling, sample
 from hone.rollout.interface import Sampling
 from hone.trainers.planning.passes import Micro

@@ -1,0 +1,63 @@
+"""On a CPU the running rows are decoded in parts, in threads side by side: nobody can tell from the completions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from hone.rollout.hf import engine as engine_module
+from hone.rollout.hf.cache import DecodeLayout
+from tests.models_of_families import FAMILIES, tiny
+from tests.rollout.test_hf_engine import generate, make_engine, prompts, sampled
+
+Use = Callable[[int], None]
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[Use]:
+    monkeypatch.setattr(engine_module, "ROWS_OF_A_PART", 2)
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 5, "repetition_penalty": 1.3}], ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_completions_are_those_of_one_thread(cores: Use, family: str, options: dict) -> None:
+    requests = sampled(3, **options)
+    requests = [(p, s.__class__(**{**vars(s), "max_tokens": 3 + i})) for i, (p, s) in enumerate(requests)]
+    cores(1)
+    expected = generate(make_engine(tiny(family)), requests)
+    for count in (2, 4):
+        cores(count)
+        for found, wanted in zip(generate(make_engine(tiny(family)), requests), expected, strict=True):
+            assert found.token_ids == wanted.token_ids
+            assert found.logprobs == pytest.approx(wanted.logprobs, abs=1e-5)
+            assert (found.stop_reason, found.versions) == (wanted.stop_reason, wanted.versions)
+
+
+def test_the_parts_are_threads_and_cover_every_row_once(cores: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, slice]] = []
+    original = DecodeLayout.__init__
+
+    def noted(self: DecodeLayout, *arguments: object, **options: object) -> None:
+        original(self, *arguments, **options)
+        seen.append((threading.get_ident(), self.range))
+
+    monkeypatch.setattr(DecodeLayout, "__init__", noted)
+    cores(3)
+    generate(make_engine(tiny("qwen3")), sampled(1, ignore_eos=True, max_tokens=2))
+    assert sorted((part.start, part.stop) for _, part in seen) == [(0, 2), (2, 4), (4, 6)]
+    assert len(prompts()) == 6
+    assert threading.get_ident() not in {thread for thread, _ in seen}
+
+
+def test_what_the_model_attended_with_before_is_restored(cores: Use) -> None:
+    cores(4)
+    model = tiny("qwen3")
+    before = model.config._attn_implementation
+    generate(make_engine(model), sampled(4))
+    assert model.config._attn_implementation == before
