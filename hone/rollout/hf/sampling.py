@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -28,16 +28,19 @@ def _mix(z: np.ndarray) -> np.ndarray:
         return z ^ (z >> np.uint64(31))
 
 
-@dataclass
+@dataclass(frozen=True)
 class RowSampling:
-    """The sampling parameters of the rows of a batch, one entry each."""
+    """The sampling parameters of the rows of a batch, one entry each; and whether any row needs what costs time."""
 
     temperature: Tensor  # [rows] fp32, 0 is greedy
     top_k: Tensor  # [rows] int64, 0 or less: off
     top_p: Tensor  # [rows] fp32, 1: off
     min_p: Tensor  # [rows] fp32, 0: off
     seeds: np.ndarray  # [rows] uint64
-    penalises: bool = False  # whether any row has a repetition penalty
+    penalises: bool  # repetition
+    tempers: bool  # a temperature other than 1, greedy ones aside
+    any_greedy: bool
+    any_truncated: bool
 
     @classmethod
     def of(cls, rows: Sequence[Sampling], device: torch.device) -> RowSampling:
@@ -47,12 +50,15 @@ class RowSampling:
             torch.tensor([r.top_p for r in rows], dtype=torch.float32, device=device),
             torch.tensor([r.min_p for r in rows], dtype=torch.float32, device=device),
             np.array([r.seed & 0xFFFFFFFFFFFFFFFF for r in rows], dtype=np.uint64),
-            any(r.repetition_penalty != 1.0 for r in rows),
+            penalises=any(r.repetition_penalty != 1.0 for r in rows),
+            tempers=any(r.temperature not in (0.0, 1.0) for r in rows),
+            any_greedy=any(r.temperature == 0 for r in rows),
+            any_truncated=any(r.top_k > 0 or r.top_p < 1 or r.min_p > 0 for r in rows),
         )
 
     def of_rows(self, part: slice) -> RowSampling:
         temperature, top_k, top_p, min_p = (x[part] for x in (self.temperature, self.top_k, self.top_p, self.min_p))
-        return RowSampling(temperature, top_k, top_p, min_p, self.seeds[part], self.penalises)
+        return replace(self, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seeds=self.seeds[part])
 
     @property
     def greedy(self) -> Tensor:
@@ -68,20 +74,19 @@ def sample(logits: Tensor, rows: RowSampling, uniform: Tensor) -> tuple[Tensor, 
 
     Inverse-transform sampling: a cumulative sum and a search, on a CPU ten times cheaper than torch.multinomial.
     """
-    greedy = rows.greedy
-    logits = logits / torch.where(greedy, 1.0, rows.temperature)[:, None]
-    truncated = rows.truncated
-    if truncated.any():
-        logits = torch.where(truncated[:, None], truncate(logits, rows), logits)
-    logprobs = logits.log_softmax(-1)
-    cumulative = logprobs.exp().cumsum(-1)
+    if rows.tempers:
+        logits = logits / torch.where(rows.greedy, 1.0, rows.temperature)[:, None]
+    if rows.any_truncated:
+        logits = torch.where(rows.truncated[:, None], truncate(logits, rows), logits)
+    probabilities = logits.softmax(-1)
+    cumulative = probabilities.cumsum(-1)
     total = cumulative[:, -1:]
     # Below the total, though the product may round up to it: else the last token would be drawn, which may be cut off.
     target = torch.minimum(uniform[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
     token = torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp(max=logits.shape[-1] - 1)
-    if greedy.any():
-        token = torch.where(greedy, logits.argmax(-1), token)
-    return token, logprobs.gather(-1, token[:, None]).squeeze(-1)
+    if rows.any_greedy:
+        token = torch.where(rows.greedy, logits.argmax(-1), token)
+    return token, probabilities.gather(-1, token[:, None]).squeeze(-1).log()
 
 
 def truncate(logits: Tensor, rows: RowSampling) -> Tensor:
