@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any
@@ -32,7 +31,8 @@ class VLLMEngine:
     completion are of one version, and no keys of older weights are read.
     """
 
-    def __init__(self, arguments: EngineArguments, *, eos_token_ids: Iterable[int]) -> None:
+    def __init__(self, arguments: EngineArguments, *, eos_token_ids: Iterable[int], devices: str | None = None) -> None:
+        """devices: CUDA_VISIBLE_DEVICES of the engine's processes; None: that of this one"""
         self.arguments = arguments
         self.max_model_len = arguments.max_model_len
         self.eos_token_ids = frozenset(eos_token_ids)
@@ -40,8 +40,7 @@ class VLLMEngine:
         self._gate = Gate()
         self._names = count()
         self._asleep: set[str] = set()  # of `weights` and `kv_cache`
-        self._watched = False
-        self._llm = start(arguments)
+        self._llm, self._watchdog = start(arguments, devices)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         check_request(prompt_ids, sampling, self.max_model_len)
@@ -76,6 +75,7 @@ class VLLMEngine:
     def close(self) -> None:
         """Ends the engine's processes."""
         self._llm.shutdown()
+        self._watchdog.close()
 
     async def _take(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         try:
@@ -101,7 +101,6 @@ class VLLMEngine:
         """Cancelled, it takes the request out of vLLM's batch."""
         last: RequestOutput | None = None
         try:
-            await self._watch()
             name = f"hone-{next(self._names)}"
             async for output in self._llm.generate({"prompt_token_ids": list(prompt_ids)}, params, name):
                 last = output
@@ -123,15 +122,9 @@ class VLLMEngine:
 
     async def _call(self, method: str, *arguments: Any) -> None:
         try:
-            await self._watch()
             await self._llm.collective_rpc(method, args=arguments)
         except EngineDeadError as error:
             raise _ended() from error
-
-    async def _watch(self) -> None:
-        if not self._watched:
-            self._watched = True
-            await self._llm.collective_rpc("hone_end_with", args=(os.getpid(),))
 
 
 def sampling_params(sampling: Sampling, eos_token_ids: frozenset[int]) -> SamplingParams:
