@@ -40,7 +40,7 @@ $(VLLM_VENV)/.installed: pyproject.toml
 	touch $@
 
 test-vllm: $(VLLM_VENV)/.installed
-	$(VLLM_VENV)/bin/pytest tests/rollout/test_vllm.py tests/trainers/test_vllm_runs.py $(ARGS)
+	$(VLLM_VENV)/bin/pytest tests/rollout/test_vllm.py tests/trainers/test_vllm_runs.py tests/cluster/test_vllm_ranks.py $(ARGS)
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .

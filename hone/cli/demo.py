@@ -35,6 +35,11 @@ class Task(str, Enum):
     calculator = "calculator"
 
 
+class Engine(str, Enum):
+    hf = "hf"
+    vllm = "vllm"
+
+
 @dataclass(frozen=True)
 class Stage:
     """One command, what it leaves behind, and the file from which its figures are read."""
@@ -76,6 +81,9 @@ def demo(
     ranks: Annotated[
         int, typer.Option(help="processes that train together by reinforcement; several need Ray", min=1)
     ] = 1,
+    engine: Annotated[
+        Engine, typer.Option(help="what generates: hone's own hf, or vllm, which has to be installed")
+    ] = Engine.hf,
     output: Annotated[
         Path | None, typer.Option(help="run directory [default: runs/demo-<algorithm>-<seed>]", file_okay=False)
     ] = None,
@@ -86,10 +94,11 @@ def demo(
     """Makes word problems and a tiny model, fine-tunes it, trains it by reinforcement, measures before and after."""
     plan = SHORT if short else FULL if task is Task.arithmetic else CALCULATOR
     kind = f"{'-short' if short else ''}{f'-{ranks}-ranks' if ranks > 1 else ''}"
+    kind += "" if engine is Engine.hf else f"-{engine.value}"
     name = algorithm.value if task is Task.arithmetic else f"{task.value}-{algorithm.value}"
     directory = output or Path("runs") / f"demo-{name}-{seed}{kind}"
     directory.mkdir(parents=True, exist_ok=True)
-    planned = list(stages(algorithm, seed, ranks, plan, directory, task))
+    planned = list(stages(algorithm, seed, ranks, plan, directory, task, engine))
     _claim(directory, [stage.text for stage in planned])
     records = [_run_stage(stage, directory) for stage in planned]
     before, after = _accuracies(task, directory)
@@ -105,13 +114,20 @@ def _accuracies(task: Task, directory: Path) -> tuple[float, float]:
 
 
 def stages(
-    algorithm: Algorithm, seed: int, ranks: int, plan: Plan, d: Path, task: Task = Task.arithmetic
+    algorithm: Algorithm,
+    seed: int,
+    ranks: int,
+    plan: Plan,
+    d: Path,
+    task: Task = Task.arithmetic,
+    engine: Engine = Engine.hf,
 ) -> Iterator[Stage]:
     """The demo's commands, in order. `d` is the run directory."""
     if task is Task.calculator:
         for name, command, output in demo_calculator.commands(seed, ranks, plan.sft_steps, plan.rl_steps, d):
             figures = d / name / "metrics.jsonl" if name in ("sft", "rl") else None
-            yield Stage(name, [*command, *(_estimator(algorithm) if name == "rl" else [])], output, figures)
+            more = [*_generating(engine, "actor_rollout_ref.rollout"), *_estimator(algorithm)] if name == "rl" else []
+            yield Stage(name, [*command, *more], output, figures)
         return
     sft_model = d / "sft" / f"global_step_{plan.sft_steps}" / "model" / "huggingface"
     rl_model = d / "rl" / f"global_step_{plan.rl_steps}" / "actor" / "huggingface"
@@ -121,9 +137,10 @@ def stages(
     model = ["model", "tiny", "--output", f"{d}/model", "--corpus", f"{d}/data/train.parquet", "--seed", f"{seed}"]
     yield Stage("model", model, d / "model" / "config.json")
     yield Stage("sft", ["sft", *_sft(seed, plan, d)], sft_model, d / "sft" / "metrics.jsonl")
-    yield from _measure("before", sft_model, d)
-    yield Stage("rl", ["ppo", *_rl(algorithm, seed, ranks, plan, d, sft_model)], rl_model, d / "rl" / "metrics.jsonl")
-    yield from _measure("after", rl_model, d)
+    yield from _measure("before", sft_model, d, engine)
+    rl = [*_rl(algorithm, seed, ranks, plan, d, sft_model), *_generating(engine, "actor_rollout_ref.rollout")]
+    yield Stage("rl", ["ppo", *rl], rl_model, d / "rl" / "metrics.jsonl")
+    yield from _measure("after", rl_model, d, engine)
 
 
 def _sft(seed: int, plan: Plan, d: Path) -> list[str]:
@@ -167,7 +184,6 @@ def _rl(algorithm: Algorithm, seed: int, ranks: int, plan: Plan, d: Path, model:
         "actor_rollout_ref.actor.optim.lr_warmup_steps=5",
         "actor_rollout_ref.actor.optim.betas=[0.9,0.99]",
         "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
-        "actor_rollout_ref.rollout.name=hf",
         "actor_rollout_ref.rollout.n=8",
         f"trainer.n_gpus_per_node={ranks}",
         "trainer.logger=[console]",
@@ -198,7 +214,15 @@ def _estimator(algorithm: Algorithm) -> list[str]:
     ]
 
 
-def _measure(when: str, model: Path, d: Path) -> Iterator[Stage]:
+def _generating(engine: Engine, section: str) -> list[str]:
+    """An engine of one rank that leaves most of the memory to the trainer; hf needs nothing said."""
+    if engine is Engine.hf:
+        return [f"{section}.name=hf"]
+    alone, small = f"{section}.tensor_model_parallel_size=1", f"{section}.gpu_memory_utilization=0.1"
+    return [f"{section}.name={engine.value}", alone, small, f"{section}.max_num_seqs=256"]
+
+
+def _measure(when: str, model: Path, d: Path, engine: Engine) -> Iterator[Stage]:
     responses = d / f"responses_{when}.parquet"
     generate = [
         f"model.path={model}",
@@ -207,6 +231,7 @@ def _measure(when: str, model: Path, d: Path) -> Iterator[Stage]:
         "rollout.temperature=0",
         "rollout.prompt_length=100",
         "rollout.response_length=28",
+        *_generating(engine, "rollout"),
     ]
     yield Stage(f"generate {when}", ["generate", *generate], responses, responses.with_suffix(".stats.json"))
     yield Stage(f"eval {when}", ["eval", f"data.path={responses}", f"output_path={d}/{when}.json"], d / f"{when}.json")

@@ -74,7 +74,6 @@ def _rl(seed: int, ranks: int, steps: int, d: Path, model: Path) -> list[str]:
         "actor_rollout_ref.actor.optim.lr_warmup_steps=5",
         "actor_rollout_ref.actor.optim.betas=[0.9,0.99]",
         "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
-        "actor_rollout_ref.rollout.name=hf",
         "actor_rollout_ref.rollout.n=8",
         "actor_rollout_ref.rollout.multi_turn.enable=True",
         f"actor_rollout_ref.rollout.multi_turn.tool_config_path={d}/data/tools.yaml",

@@ -16,7 +16,8 @@ class Role:
     """How to build one role in a process: `cls(**arguments, peers=...)`.
 
     `peers` are the roles built before it in the same process, by name, so that roles of one pool can share weights.
-    `ranks_per_share` consecutive ranks get the same share of a batch, and return the same results.
+    `ranks_per_share` consecutive ranks get the same share of a batch, and return the same results; what is streamed
+    goes to the first of them alone.
     """
 
     cls: type

@@ -173,10 +173,12 @@ class RayGroup:
         return self.executor._wait([actor.run.remote(self.role, method, **arguments) for actor in actors], method)
 
     def stream(self, method: str, items: Sequence[Any], **arguments: Any) -> Iterator[Any]:
-        dealt = shares(items, self.size)
+        first = range(0, self.size, self.ranks_per_share)
         streams: dict[Any, int] = {
-            actor.stream.options(num_returns="streaming").remote(self.role, method, share, arguments): rank
-            for rank, (actor, share) in enumerate(zip(self.executor.actors, dealt, strict=True))
+            self.executor.actors[rank]
+            .stream.options(num_returns="streaming")
+            .remote(self.role, method, share, arguments): rank
+            for rank, share in zip(first, shares(items, len(first)), strict=True)
         }
         while streams:
             ready: Any = ray.wait(list(streams), num_returns=1)[0][0]

@@ -60,6 +60,7 @@ def engine_problems(config: PPOConfig | GenerationConfig) -> Iterator[Problem]:
     if isinstance(config, PPOConfig):
         yield from _set_twice(config)
         yield from _whole_prompts(config)
+    yield from _engines_of_ranks(config, section)
     rollout = config.actor_rollout_ref.rollout if isinstance(config, PPOConfig) else config.rollout
     if rollout.max_num_batched_tokens < rollout.max_num_seqs:
         key, other = f"{section}.max_num_batched_tokens", f"{section}.max_num_seqs"
@@ -98,7 +99,8 @@ def _resting(config: PPOConfig, user_keys: Collection[str]) -> Iterator[str]:
 
 def _idle(config: PPOConfig | GenerationConfig, section: str, user_keys: Collection[str]) -> Iterator[str]:
     idle = [f"{section}.{name}" for name in OTHER_ENGINES if _is_set(f"{section}.{name}", user_keys)]
-    if isinstance(config, PPOConfig) and config.actor_rollout_ref.rollout.tensor_model_parallel_size == 1:
+    rollout = config.actor_rollout_ref.rollout if isinstance(config, PPOConfig) else config.rollout
+    if rollout.tensor_model_parallel_size == 1:
         idle = [key for key in idle if not key.endswith("tensor_model_parallel_size")]
     if idle:
         where = "the trainer's process" if isinstance(config, PPOConfig) else "the rank's process"
@@ -112,6 +114,16 @@ def _set_twice(config: PPOConfig) -> Iterator[Problem]:
             fix = f"remove it, and set {key}" if key else "remove it"
             involves = () if key is None else (key,)
             yield Problem(KWARGS, f"{argument} is set by hone", "other arguments of vLLM's engine", fix, involves)
+
+
+def _engines_of_ranks(config: PPOConfig | GenerationConfig, section: str) -> Iterator[Problem]:
+    """An engine's processes are all of one machine, whose ranks must make whole engines."""
+    rollout = config.actor_rollout_ref.rollout if isinstance(config, PPOConfig) else config.rollout
+    size, here = rollout.tensor_model_parallel_size, config.trainer.n_gpus_per_node
+    if here % size:
+        key, other = f"{section}.tensor_model_parallel_size", "trainer.n_gpus_per_node"
+        wrong = f"engines of {size} ranks each do not come out even on a machine's {other}={here}"
+        yield Problem(key, wrong, f"a divisor of {other}", f"set {key}=1", (other,))
 
 
 def _whole_prompts(config: PPOConfig) -> Iterator[Problem]:

@@ -132,7 +132,6 @@ _REF = (
 )
 _ROLLOUT = (
     NotBuilt(f"{ROLLOUT}.name", ("hf", "vllm"), ENGINES),
-    NotBuilt(f"{ROLLOUT}.tensor_model_parallel_size", (1,), "every rank has an engine of its own, on one device", VLLM),
     NotBuilt(f"{ROLLOUT}.use_fire_sampling", (False,), "vLLM draws all tokens of a response alike", VLLM,
              instead=f"set {ROLLOUT}.name=hf"),
     NotBuilt(f"{ROLLOUT}.engine_kwargs.sglang", ({"attention_backend": None},), ENGINES,

@@ -20,6 +20,7 @@ from hone.tracking.console import console, progress_bar
 from hone.trainers.row_checks import row_check
 from hone.trainers.sampling import trajectory_seed
 from hone.workers.rollout import GenerationWorker, RolloutTask
+from hone.workers.rollout_engines import ranks_per_engine
 from hone.workers.settings import RunSettings
 
 
@@ -85,7 +86,8 @@ def _start(loaded: Loaded, executor: Executor) -> WorkerGroup:
     config: GenerationConfig = loaded.config
     device = executor.device(config.trainer.device)
     run = RunSettings(device, seed=config.trainer.seed, user_keys=loaded.user_keys)
-    return executor.start({"rollout": Role(GenerationWorker, {"config": config, "run": run})})["rollout"]
+    role = Role(GenerationWorker, {"config": config, "run": run}, ranks_per_engine(config))
+    return executor.start({"rollout": role})["rollout"]
 
 
 def _sampling(config: GenerationConfig, uid: str, k: int) -> Sampling:

@@ -31,6 +31,7 @@ from hone.user_code import load_function
 from hone.workers.actor import ActorWorker, ReferenceWorker, loss_params
 from hone.workers.critic import CriticWorker
 from hone.workers.rollout import RolloutWorker
+from hone.workers.rollout_engines import ranks_per_engine
 from hone.workers.settings import RunSettings
 
 logger = logging.getLogger(__name__)
@@ -153,7 +154,7 @@ def roles(config: PPOConfig, settings: RunSettings) -> dict[str, Role]:
     roles = {**actor, **reference} if adapter else {**reference, **actor}
     if config.trains_critic:
         roles["critic"] = Role(CriticWorker, arguments, config.critic.ulysses_sequence_parallel_size)
-    roles["rollout"] = Role(RolloutWorker, arguments)
+    roles["rollout"] = Role(RolloutWorker, arguments, ranks_per_engine(config))
     return roles
 
 

@@ -65,7 +65,7 @@ class WeightProbe:
         return wanted and self.trainer.options.temperature > 0
 
     def after_hand_over(self, loop: asyncio.AbstractEventLoop, version: int) -> None:
-        """Collective: every rank has an engine, and all ranks score what each drew."""
+        """Collective: all ranks score what each drew. A rank whose engine another one drives has no prompts."""
         self.hand_overs += 1
         if not self.due:
             return
@@ -74,10 +74,12 @@ class WeightProbe:
         found = torch.tensor([value for one in drawn for value in one.logprobs])
         apart = (found - self._expected(drawn)).abs()
         ranks = torch.tensor([rank for rank, mine in enumerate(of_ranks) for one in mine for _ in one.token_ids])
-        means = torch.stack([apart[ranks == rank].mean() for rank in range(len(of_ranks))])
+        drew = ranks.unique().tolist()
+        means = torch.stack([apart[ranks == rank].mean() for rank in drew])
         if not bool((means <= self.allowed).all()):  # NaN is no agreement either
-            worst = int(means.nan_to_num(torch.inf).argmax())
-            raise self._differs(version, float(means[worst]), float(apart[ranks == worst].max()), worst)
+            worst = drew[int(means.nan_to_num(torch.inf).argmax())]
+            of_worst = apart[ranks == worst]
+            raise self._differs(version, float(of_worst.mean()), float(of_worst.max()), worst)
 
     async def _draw(self) -> list[Drawn]:
         await self.engine.wake()

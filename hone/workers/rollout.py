@@ -22,6 +22,7 @@ from hone.models.precision import stored_dtype
 from hone.rollout.hf import HFEngine
 from hone.rollout.interface import RolloutEngine, Sampling
 from hone.training.engine import TorchEngine
+from hone.workers.engine_groups import EngineElsewhere
 from hone.workers.probe import PROMPTS, TOKENS, WeightProbe, allowed_difference
 from hone.workers.rollout_engines import (
     ModelFacts,
@@ -164,7 +165,8 @@ def _probe(
     tokenizer: PreTrainedTokenizerBase,
 ) -> WeightProbe:
     rollout = config.actor_rollout_ref.rollout
-    prompts = [tokenizer(text, add_special_tokens=False)["input_ids"][: rollout.prompt_length] for text in PROMPTS]
+    asked = () if isinstance(engine, EngineElsewhere) else PROMPTS
+    prompts = [tokenizer(text, add_special_tokens=False)["input_ids"][: rollout.prompt_length] for text in asked]
     dtypes = trainer.options.compute_dtype, engine_dtype(config, run, trainer)
     return WeightProbe(
         engine,

@@ -9,7 +9,7 @@ import torch
 from transformers import GenerationConfig as SamplingDefaults
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from hone.config.schema.generation import GenerationConfig
+from hone.config.schema.generation import GenerationConfig, GenerationRolloutConfig
 from hone.config.schema.ppo import PPOConfig
 from hone.config.schema.rollout import RolloutConfig
 from hone.models.load import ModelSource, load_causal_lm, load_config
@@ -18,6 +18,7 @@ from hone.rollout.interface import RolloutEngine
 from hone.rollout.vllm.arguments import EngineArguments, vllm_load_format
 from hone.training.engine import TorchEngine
 from hone.workers.build import frozen_source, policy_source
+from hone.workers.engine_groups import EngineElsewhere, EngineGroup
 from hone.workers.settings import RunSettings
 
 
@@ -35,6 +36,11 @@ class ModelFacts:
             return cls(config, SamplingDefaults.from_pretrained(source.location))
         except OSError:  # a model need not have one
             return cls(config, SamplingDefaults.from_model_config(config))
+
+
+def ranks_per_engine(config: PPOConfig | GenerationConfig) -> int:
+    rollout = _rollout(config)
+    return 1 if rollout.name == "hf" else rollout.tensor_model_parallel_size
 
 
 def shares_weights(config: PPOConfig, trainer: TorchEngine) -> bool:
@@ -61,7 +67,8 @@ def training_engine(
         shares = shares_weights(config, trainer)
         model = trainer.model if shares else load_causal_lm(frozen_source(config, run)).requires_grad_(False)
         return _hf(config, model, eos_token_ids, tokenizer, trainer.options.compute_dtype)
-    return _vllm(vllm_training_arguments(config, run, engine_dtype(config, run, trainer)), eos_token_ids, tokenizer)
+    arguments = vllm_training_arguments(config, run, engine_dtype(config, run, trainer))
+    return _vllm(arguments, eos_token_ids, tokenizer, EngineGroup.of(ranks_per_engine(config), run.device))
 
 
 def generation_engine(
@@ -75,7 +82,8 @@ def generation_engine(
     """`source.dtype` is the format to compute in."""
     if isinstance(model, PreTrainedModel):
         return _hf(config, model, eos_token_ids, tokenizer, source.dtype)
-    return _vllm(vllm_generation_arguments(config, run, source), eos_token_ids, tokenizer)
+    arguments = vllm_generation_arguments(config, run, source)
+    return _vllm(arguments, eos_token_ids, tokenizer, EngineGroup.of(ranks_per_engine(config), run.device))
 
 
 def vllm_training_arguments(config: PPOConfig, run: RunSettings, dtype: torch.dtype) -> EngineArguments:
@@ -91,7 +99,7 @@ def vllm_training_arguments(config: PPOConfig, run: RunSettings, dtype: torch.dt
         hf_overrides=source.config_overrides,
         trust_remote_code=source.trust_remote_code,
         load_format=vllm_load_format(rollout.load_format),
-        gpu_memory_utilization=rollout.gpu_memory_utilization,
+        gpu_memory_utilization=_share_of_memory(config, run.device),
         enforce_eager=rollout.enforce_eager,
         enable_chunked_prefill=rollout.enable_chunked_prefill,
         tensor_parallel_size=rollout.tensor_model_parallel_size,
@@ -112,14 +120,21 @@ def vllm_generation_arguments(config: GenerationConfig, run: RunSettings, source
         enable_sleep_mode=False,
         hf_overrides=source.config_overrides,
         trust_remote_code=source.trust_remote_code,
-        gpu_memory_utilization=rollout.gpu_memory_utilization,
+        gpu_memory_utilization=_share_of_memory(config, run.device),
         enforce_eager=rollout.enforce_eager,
+        tensor_parallel_size=rollout.tensor_model_parallel_size,
     )
+
+
+def _share_of_memory(config: PPOConfig | GenerationConfig, device: torch.device) -> float:
+    """For one rank of its device's memory; on a CPU a machine's ranks have one memory."""
+    sharing = config.trainer.n_gpus_per_node if device.type == "cpu" else 1
+    return _rollout(config).gpu_memory_utilization / sharing
 
 
 def longest(config: PPOConfig | GenerationConfig) -> int:
     """Tokens of the longest prompt and response together."""
-    rollout = config.actor_rollout_ref.rollout if isinstance(config, PPOConfig) else config.rollout
+    rollout = _rollout(config)
     return rollout.max_model_len or rollout.prompt_length + rollout.response_length
 
 
@@ -130,7 +145,7 @@ def _hf(
     tokenizer: PreTrainedTokenizerBase,
     dtype: torch.dtype,
 ) -> HFEngine:
-    rollout = config.actor_rollout_ref.rollout if isinstance(config, PPOConfig) else config.rollout
+    rollout = _rollout(config)
     return HFEngine(
         model,
         eos_token_ids=eos_token_ids,
@@ -144,8 +159,17 @@ def _hf(
 
 
 def _vllm(
-    arguments: EngineArguments, eos_token_ids: Collection[int], tokenizer: PreTrainedTokenizerBase
+    arguments: EngineArguments,
+    eos_token_ids: Collection[int],
+    tokenizer: PreTrainedTokenizerBase,
+    group: EngineGroup,
 ) -> RolloutEngine:
+    if not group.drives:
+        return EngineElsewhere()
     from hone.rollout.vllm.engine import VLLMEngine
 
-    return VLLMEngine(arguments, eos_token_ids=eos_token_ids, tokenizer=tokenizer)
+    return VLLMEngine(arguments, eos_token_ids=eos_token_ids, tokenizer=tokenizer, devices=group.devices)
+
+
+def _rollout(config: PPOConfig | GenerationConfig) -> RolloutConfig | GenerationRolloutConfig:
+    return config.actor_rollout_ref.rollout if isinstance(config, PPOConfig) else config.rollout

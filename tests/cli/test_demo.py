@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from hone.cli import demo as demo_module
-from hone.cli.demo import SHORT, Algorithm, Stage, Task, stages
+from hone.cli.demo import SHORT, Algorithm, Engine, Stage, Task, stages
 from hone.cli.main import main
+from hone.config import engines as engines_module
 from hone.config import load
 
 
@@ -21,9 +22,19 @@ def run(*argv: str) -> int:
     return int(caught.value.code or 0)
 
 
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM as far as a configuration looks: that it can be found."""
+    monkeypatch.setattr(engines_module, "find_spec", lambda name: name)
+
+
+@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("algorithm", list(Algorithm))
-def test_every_stage_is_a_command_whose_configuration_can_run(algorithm: Algorithm, ranks: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", list(Engine))
+def test_every_stage_is_a_command_whose_configuration_can_run(
+    algorithm: Algorithm, ranks: int, engine: Engine, tmp_path: Path
+) -> None:
     models = [f"sft/global_step_{SHORT.sft_steps}/model", f"rl/global_step_{SHORT.rl_steps}/actor"]
     for folder in ("model", *(f"{model}/huggingface" for model in models)):  # what earlier stages leave
         (tmp_path / folder).mkdir(parents=True)
@@ -31,31 +42,38 @@ def test_every_stage_is_a_command_whose_configuration_can_run(algorithm: Algorit
     for file in ("data/train.parquet", "data/test.parquet", "responses_before.parquet", "responses_after.parquet"):
         (tmp_path / file).touch()
     names = []
-    for stage in stages(algorithm, 3, ranks, SHORT, tmp_path):
+    for stage in stages(algorithm, 3, ranks, SHORT, tmp_path, engine=engine):
         names.append(stage.name)
         command, *argv = stage.command
         if command in ("ppo", "sft", "generate", "eval"):
             config = load(command, argv).config
             assert command != "ppo" or config.ranks == ranks
+            assert command not in ("ppo", "generate") or engine_of(config) == engine.value
     assert names == [
         "data", "model", "sft", "generate before", "eval before", "rl", "generate after", "eval after"
     ]  # fmt: skip
 
 
+def engine_of(config) -> str:
+    return str(getattr(config, "actor_rollout_ref", config).rollout.name)
+
+
+@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("algorithm", list(Algorithm))
+@pytest.mark.parametrize("engine", list(Engine))
 def test_every_stage_of_the_calculator_is_a_command_whose_configuration_can_run(
-    algorithm: Algorithm, tmp_path: Path
+    algorithm: Algorithm, engine: Engine, tmp_path: Path
 ) -> None:
     for folder in ("model", f"sft/global_step_{SHORT.sft_steps}/model/huggingface", "data"):
         (tmp_path / folder).mkdir(parents=True)
     for file in ("data/train.parquet", "data/test.parquet", "data/tools.yaml"):
         (tmp_path / file).touch()
-    planned = list(stages(algorithm, 3, 1, SHORT, tmp_path, Task.calculator))
+    planned = list(stages(algorithm, 3, 1, SHORT, tmp_path, Task.calculator, engine))
     assert [stage.name for stage in planned] == ["data", "model", "sft", "rl"]
     for stage in planned[2:]:
         config = load(stage.command[0], stage.command[1:]).config
     assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "tools"
-    assert config.trains_critic == (algorithm is Algorithm.ppo)
+    assert config.trains_critic == (algorithm is Algorithm.ppo) and engine_of(config) == engine.value
 
 
 @pytest.fixture

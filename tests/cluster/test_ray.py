@@ -165,6 +165,30 @@ def test_the_deadline_names_the_resources_that_another_job_holds(cluster: None) 
         ray.util.remove_placement_group(held)
 
 
+class Echo:
+    """A role that says which rank it is given what."""
+
+    def __init__(self, peers: object) -> None:
+        pass
+
+    def each(self, items: list[str]) -> Iterator[tuple[int, str]]:
+        import torch.distributed as dist
+
+        yield from ((dist.get_rank(), item) for item in items)
+
+
+def test_what_is_streamed_goes_to_the_first_of_the_ranks_that_share(cluster: None) -> None:
+    from hone.cluster.ray import RayExecutor
+
+    executor = RayExecutor(ClusterOptions(ranks_per_node=4))
+    try:
+        groups = executor.start({"alone": Role(Echo), "in twos": Role(Echo, ranks_per_share=2)})
+        assert sorted(groups["alone"].stream("each", list("abcd"))) == [(0, "a"), (1, "b"), (2, "c"), (3, "d")]
+        assert sorted(groups["in twos"].stream("each", list("abcd"))) == [(0, "a"), (0, "b"), (2, "c"), (2, "d")]
+    finally:
+        executor.shutdown()
+
+
 class Mortal:
     """A role that ends its process in one way or another."""
 

@@ -75,6 +75,22 @@ def test_what_vllm_cannot_do_is_refused_and_only_for_vllm(runnable: Runnable, ov
 
 
 @pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(("command", "section"), [("ppo", ROLLOUT), ("generate", "rollout")])
+def test_a_machines_ranks_make_whole_engines_or_the_run_is_refused(
+    runnable: Runnable, command: str, section: str
+) -> None:
+    size, ranks = f"{section}.tensor_model_parallel_size", "trainer.n_gpus_per_node"
+    argv = [*runnable[command], f"{section}.name=vllm", "trainer.nnodes=2"]
+    (problem,) = problems_of([*argv, f"{size}=2", f"{ranks}=3"], command)
+    assert problem.key == size and problem.involves == (ranks,)
+    assert problem.wrong == "engines of 2 ranks each do not come out even on a machine's trainer.n_gpus_per_node=3"
+    assert problem.fix == f"set {size}=1"
+    for good in (2, 4):
+        load(command, [*argv, f"{size}=2", f"{ranks}={good}"])
+    load(command, [*argv, f"{size}=2", f"{ranks}=3", f"{section}.name=hf"])
+
+
+@pytest.mark.usefixtures("installed")
 def test_generation_with_less_than_a_token_for_each_sequence_is_refused(runnable: Runnable) -> None:
     (problem,) = problems_of(
         [*runnable["generate"], "rollout.name=vllm", "rollout.max_num_batched_tokens=8"], "generate"
@@ -96,9 +112,11 @@ def test_what_rests_with_hones_own_engine_is_said_for_it_alone(runnable: Runnabl
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("setting", ["gpu_memory_utilization=0.4", "enforce_eager=False"])
+@pytest.mark.parametrize(
+    "setting", ["gpu_memory_utilization=0.4", "enforce_eager=False", "tensor_model_parallel_size=2"]
+)
 def test_it_is_said_of_generation_too(runnable: Runnable, setting: str) -> None:
-    argv = [*runnable["generate"], f"rollout.{setting}"]
+    argv = [*runnable["generate"], f"rollout.{setting}", "trainer.n_gpus_per_node=2"]
     key = f"rollout.{setting.partition('=')[0]}"
     assert [notice for notice in load("generate", argv).notices if key in notice]
     assert not [notice for notice in load("generate", [*argv, "rollout.name=vllm"]).notices if key in notice]

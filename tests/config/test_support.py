@@ -47,11 +47,10 @@ def test_every_option_that_is_not_built_is_refused(command: str, row: NotBuilt, 
 
 
 @pytest.mark.parametrize(("command", "row"), ROWS, ids=[f"{command}-{row.key}" for command, row in ROWS])
-def test_a_default_is_only_refused_where_a_run_needs_another_value(command: str, row: NotBuilt) -> None:
+def test_no_default_is_refused(command: str, row: NotBuilt) -> None:
     default = get(PRESETS[DEFAULT_PRESET[command]].tree(), row.key)
     follows_another = isinstance(default, str) and default.startswith("${")
-    needs_another = row.key == "actor_rollout_ref.rollout.tensor_model_parallel_size"
-    assert default in row.works or follows_another or needs_another
+    assert default in row.works or follows_another
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus", "opo", "gpg", "remax", "reward", "none"])

@@ -160,5 +160,4 @@ def test_a_command_line_of_verls_loads(name: str, tmp_path: Path, monkeypatch: p
         refused = {problem.key: problem.wrong for problem in error.problems}
     assert all("is not available in this build" in wrong for wrong in refused.values()), refused
     unexpected = {key for key, wrong in refused.items() if wrong.split()[0] not in ENGINES}
-    # Not built for any engine yet; verl's examples set 2 or more.
-    assert unexpected <= {f"{ROLLOUT}.tensor_model_parallel_size", *MAY_BE_REFUSED.get(name, set())}, refused
+    assert unexpected <= MAY_BE_REFUSED.get(name, set()), refused

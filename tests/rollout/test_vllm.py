@@ -10,9 +10,11 @@ import copy
 import dataclasses
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from hone.rollout.hf.sampling import RowSampling, penalise_repetition, truncate
 from hone.rollout.interface import Completion, Sampling
 from hone.rollout.vllm.arguments import EngineArguments
 from hone.rollout.vllm.hand_over import buckets
+from hone.rollout.watchdog import processes_with
 from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
 from hone.training.outputs import ForwardOptions
@@ -365,7 +368,7 @@ def test_an_untied_model_from_its_files_in_other_options_and_its_end(tmp_path, m
         "seed": 5,
         "disable_log_stats": False,
     }
-    engine = VLLMEngine(arguments(tmp_path, **options), eos_token_ids=[END])
+    engine = VLLMEngine(arguments(tmp_path, **options), eos_token_ids=[END], devices="5,7")
     said: list[logging.LogRecord] = []
     listener = logging.Handler()
     listener.emit = said.append
@@ -375,6 +378,8 @@ def test_an_untied_model_from_its_files_in_other_options_and_its_end(tmp_path, m
         assert distance(untied, requests, generate(engine, requests)) < 1e-4  # as its files have it
         check_updates(engine, untied, monkeypatch)
         assert any("throughput" in record.getMessage() for record in said)
+        assert len(processes_with("CUDA_VISIBLE_DEVICES=5,7")) >= 2  # the engine and its worker
+        assert os.environ.get("CUDA_VISIBLE_DEVICES") != "5,7"
         found = engine._llm.vllm_config
         assert found.load_config.load_format == "safetensors" and found.model_config.seed == 5
         assert not found.scheduler_config.enable_chunked_prefill
@@ -399,37 +404,30 @@ if __name__ == "__main__":  # vLLM's processes import this file
 """
 
 
-def processes_with(word: str) -> set[int]:
-    """Of those whose environment holds the word."""
-    found = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if word.encode() in (folder / "environ").read_bytes():
-                found.add(int(folder.name))
-        except OSError:  # it has ended, or is another user's
-            continue
-    return found
-
-
-def test_its_processes_end_with_the_one_that_started_them_however_that_ends(tied_folder, tmp_path):
+@pytest.mark.parametrize(("moment", "how"), [("while it starts", signal.SIGKILL), ("when it is ready", signal.SIGINT)])
+def test_its_processes_end_with_the_one_that_started_them_however_that_ends(tied_folder, tmp_path, moment, how):
     script, mark = tmp_path / "alone.py", f"HONE_TEST={tmp_path.name}-{os.getpid()}"
     script.write_text(ALONE)
     environment = {**os.environ, "HONE_TEST": mark.partition("=")[2], "PYTHONPATH": os.getcwd()}
-    alone = subprocess.Popen(
-        [sys.executable, str(script), str(tied_folder)], env=environment, stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, str(script), str(tied_folder)]
+    alone = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        for line in alone.stdout:
-            if line == "ready\n":
-                break
-        started = processes_with(mark)
-        assert len(started) >= 3  # itself, the engine and its worker
-        alone.kill()
-        alone.wait()
-        deadline = time.monotonic() + 60
-        while processes_with(mark) and time.monotonic() < deadline:
-            time.sleep(0.5)
-        assert not processes_with(mark)
+        if moment == "while it starts":
+            wait_until(lambda: len(processes_with(mark)) >= 3)  # itself, the watchdog, and the engine
+        else:
+            assert "ready\n" in alone.stdout
+            assert len(processes_with(mark)) >= 4  # and the engine's worker
+        # A kill is of one process, Ctrl-C of all that a terminal's command started.
+        (os.kill if how == signal.SIGKILL else os.killpg)(alone.pid, how)
+        alone.wait(60)
+        wait_until(lambda: not processes_with(mark), seconds=60)
     finally:
         for process in processes_with(mark):
             os.kill(process, 9)
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 120) -> None:
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.1)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hone.cli.main import main
 from hone.cluster import LocalExecutor
 from hone.config import load
 from hone.errors import UserError
@@ -70,3 +71,12 @@ def test_generation_of_a_file_of_prompts_equals_that_of_hones_own_engine(
         generate(load("generate", argv), LocalExecutor())
         found[name] = [row["responses"] for row in json.loads(output.read_text())]
     assert found["vllm"] == found["hf"]
+
+
+def test_a_short_demo_generates_with_vllm_throughout(tmp_path: Path) -> None:
+    demo = tmp_path / "demo"
+    main(["demo", "--short", "--engine", "vllm", "--output", str(demo)])
+    summary = json.loads((demo / "summary.json").read_text())
+    assert 0 <= summary["accuracy_before"] <= 1 and 0 <= summary["accuracy_after"] <= 1
+    lines = [json.loads(line) for line in (demo / "rl" / "metrics.jsonl").open()]
+    assert lines and all(line["training/rollout_probs_diff_max"] < 1e-3 for line in lines if line["step"])

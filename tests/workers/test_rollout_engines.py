@@ -11,9 +11,11 @@ import torch
 from hone.config import engines as engines_module
 from hone.config import load
 from hone.models.load import ModelSource
+from hone.trainers.ppo_setup import roles
 from hone.workers.rollout_engines import (
     ModelFacts,
     engine_dtype,
+    ranks_per_engine,
     vllm_generation_arguments,
     vllm_training_arguments,
 )
@@ -73,6 +75,31 @@ def test_a_key_is_the_argument_of_vllm(argv, key, value, argument, default, expe
     assert made([*argv, f"{key}={value}"])[argument] == expected
 
 
+PARTS = f"{ROLLOUT}.tensor_model_parallel_size"
+
+
+@shows(PARTS)
+def test_ranks_that_share_an_engine_are_its_parts_and_processes_of_the_machine(argv):
+    found = made([*argv, f"{PARTS}=2", "trainer.n_gpus_per_node=4"])
+    assert found["tensor_parallel_size"] == 2 and found["distributed_executor_backend"] == "mp"
+    assert "distributed_executor_backend" not in made(argv)
+    more = f"{ROLLOUT}.engine_kwargs.vllm={{distributed_executor_backend:ray}}"
+    assert made([*argv, f"{PARTS}=2", "trainer.n_gpus_per_node=4", more])["distributed_executor_backend"] == "ray"
+
+
+@pytest.mark.parametrize(("name", "expected"), [("vllm", 2), ("hf", 1)])
+def test_an_engine_is_of_as_many_ranks_as_share_it(argv, name, expected):
+    argv = [*argv, f"{PARTS}=2", "trainer.n_gpus_per_node=2", f"{ROLLOUT}.name={name}"]
+    config = load("ppo", argv).config
+    assert ranks_per_engine(config) == roles(config, RunSettings(CPU))["rollout"].ranks_per_share == expected
+
+
+def test_the_ranks_of_a_machine_have_one_memory_on_a_cpu_and_each_its_own_on_gpus(argv):
+    argv = [*argv, "trainer.n_gpus_per_node=2", "trainer.nnodes=4", f"{ROLLOUT}.gpu_memory_utilization=0.6"]
+    assert made(argv, CPU)["gpu_memory_utilization"] == 0.3
+    assert made(argv, CUDA)["gpu_memory_utilization"] == 0.6
+
+
 @shows(f"{ROLLOUT}.free_cache_engine")
 def test_the_cache_is_freed_where_vllm_can_free_it(argv):
     assert made(argv, CUDA)["enable_sleep_mode"] is True
@@ -104,20 +131,24 @@ def test_the_format_is_the_rollouts_own_or_the_trainers(argv, overrides, device,
     assert engine_dtype(loaded.config, RunSettings(device, user_keys=loaded.user_keys), Trainer()) == expected
 
 
-@shows("rollout.name", "rollout.gpu_memory_utilization", "rollout.enforce_eager", command="generate")
+@shows(
+    "rollout.name", "rollout.gpu_memory_utilization", "rollout.enforce_eager", "rollout.tensor_model_parallel_size",
+    command="generate",
+)  # fmt: skip
 def test_generation_hands_its_keys_to_vllm_and_reads_the_models_files(argv, tmp_path):
     argv = [
         f"data.path={tmp_path}/rows.parquet", f"model.path={tmp_path}/model", "rollout.name=vllm",
         "rollout.max_num_seqs=7", "rollout.max_num_batched_tokens=64", "rollout.prompt_length=20",
         "rollout.response_length=30", "rollout.gpu_memory_utilization=0.2", "rollout.enforce_eager=False",
-        "model.trust_remote_code=True", "trainer.seed=3",
+        "model.trust_remote_code=True", "trainer.seed=3", "rollout.tensor_model_parallel_size=2",
+        "trainer.n_gpus_per_node=2",
     ]  # fmt: skip
     config = load("generate", argv).config
     source = ModelSource(config.model.path, dtype=torch.bfloat16, trust_remote_code=True)
     found = vllm_generation_arguments(config, RunSettings(CPU, seed=3), source).for_vllm()
     wanted = {"max_num_seqs": 7, "max_num_batched_tokens": 64, "max_model_len": 50, "dtype": "bfloat16", "seed": 3,
-              "trust_remote_code": True, "load_format": "auto", "gpu_memory_utilization": 0.2,
-              "enforce_eager": False}  # fmt: skip
+              "trust_remote_code": True, "load_format": "auto", "gpu_memory_utilization": 0.1,
+              "enforce_eager": False, "tensor_parallel_size": 2}  # fmt: skip
     assert wanted.items() <= found.items()
 
 

@@ -19,9 +19,9 @@ def _generate() -> Iterator[Row]:
     sampling = ("name", "temperature", "top_k", "top_p", "do_sample", "prompt_length", "response_length", "dtype")
     limits = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "ignore_eos", "stop")
     yield from same_in(ROLLOUT, "rollout", *sampling, *limits, "gpu_memory_utilization", "enforce_eager")
+    yield from same_in(ROLLOUT, "rollout", "tensor_model_parallel_size")
     for place in ("rollout", ROLLOUT):
-        for name in ("free_cache_engine", "load_format", "tensor_model_parallel_size", "enable_chunked_prefill",
-                     "disable_log_stats"):  # fmt: skip
+        for name in ("free_cache_engine", "load_format", "enable_chunked_prefill", "disable_log_stats"):
             yield Settled(f"{place}.{name}", ANY, "it is not read here")
 
 

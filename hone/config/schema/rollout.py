@@ -94,7 +94,9 @@ class RolloutConfig(SamplingKeys):
     prompt_length: int = key(ref("data.max_prompt_length"), "Longest prompt in tokens.", ge=1)
     response_length: int = key(ref("data.max_response_length"), "Longest response in tokens.", ge=1)
     dtype: EngineDtype = key("bfloat16", "Format of the engine's weights; should be that of the trained model.")
-    gpu_memory_utilization: float = key(0.5, "Share of the GPU's memory (CPU: the machine's) for vLLM.", gt=0, le=1)
+    gpu_memory_utilization: float = key(
+        0.5, "Share of the GPU's memory (CPU: the machine's, for all its ranks) for vLLM.", gt=0, le=1
+    )
     ignore_eos: bool = key(False, "Go on after the end token, up to response_length.")
     enforce_eager: bool = key(True, "Do not capture CUDA graphs.")
     free_cache_engine: bool = key(True, "Free the KV cache while training.")
@@ -102,7 +104,7 @@ class RolloutConfig(SamplingKeys):
         "dummy_dtensor",
         "What vLLM begins with until the trainer's weights come: random ones (dummy_*), or the model's files (others).",
     )
-    tensor_model_parallel_size: int = key(2, "GPUs that share one engine.", ge=1)
+    tensor_model_parallel_size: int = key(2, "Ranks of a machine that share one engine, each a part of it.", ge=1)
     max_model_len: int | None = key(None, "Longest prompt plus response; null takes the sum of both lengths.", ge=1)
     max_num_batched_tokens: int = key(8192, "Most tokens in one forward pass of the engine.", ge=1)
     max_num_seqs: int = key(1024, "Most sequences generated at once.", ge=1)

@@ -35,7 +35,8 @@ class EngineArguments:
 
     def for_vllm(self) -> dict[str, Any]:
         """What is None is left to vLLM. Prompts and responses are token ids, and how tokens are drawn is said with each
-        request: vLLM needs no tokenizer, and reads nothing from the model's generation config."""
+        request: vLLM needs no tokenizer, and reads nothing from the model's generation config. Parts of an engine are
+        processes of this machine, also where it starts in one of Ray's, in which vLLM would place them itself."""
         own = {name: value for name, value in asdict(self).items() if value is not None and name != "more"}
         fixed = {
             "skip_tokenizer_init": True,
@@ -43,7 +44,8 @@ class EngineArguments:
             "logprobs_mode": "processed_logprobs",
             "worker_extension_cls": WORKER,
         }
-        return {**own, **fixed, **(self.more or {})}
+        parts = {"distributed_executor_backend": "mp"} if self.tensor_parallel_size > 1 else {}
+        return {**own, **fixed, **parts, **(self.more or {})}
 
 
 def vllm_load_format(load_format: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -36,8 +35,14 @@ class VLLMEngine:
     """
 
     def __init__(
-        self, arguments: EngineArguments, *, eos_token_ids: Iterable[int], tokenizer: Any | None = None
+        self,
+        arguments: EngineArguments,
+        *,
+        eos_token_ids: Iterable[int],
+        tokenizer: Any | None = None,
+        devices: str | None = None,
     ) -> None:
+        """devices: CUDA_VISIBLE_DEVICES of the engine's processes; None: that of this one"""
         self.arguments = arguments
         self.max_model_len = arguments.max_model_len
         self.eos_token_ids = frozenset(eos_token_ids)
@@ -46,8 +51,7 @@ class VLLMEngine:
         self._gate = Gate()
         self._names = count()
         self._asleep: set[str] = set()  # of `weights` and `kv_cache`
-        self._watched = False
-        self._llm = start(arguments)
+        self._llm, self._watchdog = start(arguments, devices)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         check_request(prompt_ids, sampling, self.max_model_len)
@@ -82,6 +86,7 @@ class VLLMEngine:
     def close(self) -> None:
         """Ends the engine's processes."""
         self._llm.shutdown()
+        self._watchdog.close()
 
     async def _take(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         try:
@@ -107,7 +112,6 @@ class VLLMEngine:
         """Cancelled, or ended by a stop string, it takes the request out of vLLM's batch."""
         drawn = Drawn()
         try:
-            await self._watch()
             name = f"hone-{next(self._names)}"
             async with aclosing(self._llm.generate({"prompt_token_ids": list(prompt_ids)}, params, name)) as outputs:
                 async for output in outputs:
@@ -128,15 +132,9 @@ class VLLMEngine:
 
     async def _call(self, method: str, *arguments: Any) -> None:
         try:
-            await self._watch()
             await self._llm.collective_rpc(method, args=arguments)
         except EngineDeadError as error:
             raise _ended() from error
-
-    async def _watch(self) -> None:
-        if not self._watched:
-            self._watched = True
-            await self._llm.collective_rpc("hone_end_with", args=(os.getpid(),))
 
 
 @dataclass

@@ -15,39 +15,51 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from hone.errors import UserError
 from hone.rollout.vllm.arguments import EngineArguments, check_names
+from hone.rollout.watchdog import Watchdog
 
 
-def start(arguments: EngineArguments) -> AsyncLLM:
+def start(arguments: EngineArguments, devices: str | None) -> tuple[AsyncLLM, Watchdog]:
     """Returns when the engine's processes are ready. Raises UserError when they cannot be."""
     check_names(arguments.more or {})
-    with _environment(_wanted(quiet=arguments.disable_log_stats)):
-        logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
-        try:
+    watchdog = Watchdog()
+    wanted = {**_usual(quiet=arguments.disable_log_stats), **_needed(devices), **watchdog.environment}
+    try:
+        with _environment(wanted):
+            logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
             llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments.for_vllm()))
-        except Exception as error:  # vLLM says all it refuses with the exceptions of many libraries
-            raise UserError(f"vLLM could not start (rollout.name=vllm): {_said(error)}") from error
+    except BaseException as error:
+        watchdog.close()
+        if not isinstance(error, Exception):
+            raise
+        # vLLM says all it refuses with the exceptions of many libraries.
+        raise UserError(f"vLLM could not start (rollout.name=vllm): {_said(error)}") from error
     # Its processes end with the command's own, some by force, of which vLLM would warn.
     atexit.register(logging.getLogger("vllm").setLevel, logging.ERROR)
-    return llm
+    return llm, watchdog
 
 
-def _wanted(*, quiet: bool) -> dict[str, str]:
-    """Processes are spawned, since a fork of a process with torch's threads may hang; on a CPU they compute with as
-    many threads as the trainer, and are bound to no cores, of which the ranks of a machine would all take the same.
-    The statistics are messages of level INFO."""
-    return {
+def _usual(*, quiet: bool) -> dict[str, str]:
+    """What the user has not set. Processes are spawned, since a fork of a process with torch's threads may hang; on a
+    CPU they are bound to no cores, of which the ranks of a machine would all take the same. The statistics are messages
+    of level INFO."""
+    usual = {
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_LOGGING_LEVEL": "WARNING" if quiet else "INFO",
-        "OMP_NUM_THREADS": str(torch.get_num_threads()),
     }
+    return {name: value for name, value in usual.items() if name not in os.environ}
+
+
+def _needed(devices: str | None) -> dict[str, str]:
+    """On a CPU an engine computes with as many threads as the trainer; on GPUs with those of all its ranks."""
+    threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    return threads if devices is None else {**threads, "CUDA_VISIBLE_DEVICES": devices}
 
 
 @contextmanager
 def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """What the user has set stays, but for the number of threads."""
     before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update({n: v for n, v in wanted.items() if before[n] is None or n == "OMP_NUM_THREADS"})
+    os.environ.update(wanted)
     try:
         yield
     finally:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,8 +13,6 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload, initialize_layerwise_reload
 
 from hone.rollout.vllm.hand_over import Layout, read
-
-WATCH_SECONDS = 2.0
 
 
 class WeightReceiver:
@@ -42,10 +37,6 @@ class WeightReceiver:
         with set_current_vllm_config(self.vllm_config), _quiet_about_heads():
             finalize_layerwise_reload(self._model, self.vllm_config.model_config)
             _process_tied_heads(self._model)
-
-    def hone_end_with(self, process: int) -> None:
-        """Ends this process soon after that one, however it ends; the engine then ends with its worker."""
-        threading.Thread(target=_end_with, args=(process,), daemon=True).start()
 
     @property
     def _model(self) -> Any:
@@ -72,12 +63,3 @@ def _process_tied_heads(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, ParallelLMHead):
             module.quant_method.process_weights_after_loading(module)
-
-
-def _end_with(process: int) -> None:
-    while True:
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            os._exit(1)
-        time.sleep(WATCH_SECONDS)
