@@ -127,11 +127,12 @@ def _own_functions(config: PPOConfig) -> Iterator[Problem]:
     sections = {
         "algorithm.custom_estimator": config.algorithm.custom_estimator,
         f"{ACTOR}.policy_loss.custom_loss": config.actor_rollout_ref.actor.policy_loss.custom_loss,
+        f"{ROLLOUT}.agent.custom_async_server": config.actor_rollout_ref.rollout.agent.custom_async_server,
     }
     for section, named in sections.items():
         if (named.path is None) != (named.name is None):
             given, missing = ("path", "name") if named.name is None else ("name", "path")
-            expected = "the name of a function" if missing == "name" else "a Python file"
+            expected = "a name that the file defines" if missing == "name" else "a Python file"
             key, other = f"{section}.{missing}", f"{section}.{given}"
             yield Problem(key, f"is null, but {other} is set", expected, f"set {key}, or remove {other}", (other,))
 

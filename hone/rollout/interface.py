@@ -15,6 +15,8 @@ class Sampling:
 
     temperature: 0 is greedy; top_k -1 or 0, top_p 1 and min_p 0 switch those cuts off
     first_temperature: of a completion's first token, which top_k, top_p and min_p then do not cut; None: temperature
+    stop:        strings that end the completion with the first token after which its text contains one; that token is
+                 kept whole, and nothing is cut
     seed:        the same seed gives the same draws whatever else is being generated
     """
 
@@ -26,6 +28,7 @@ class Sampling:
     repetition_penalty: float = 1.0
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
     first_temperature: float | None = None
     seed: int = 0
 
@@ -35,7 +38,7 @@ class Completion:
     """What one call gave.
 
     logprobs:    of each token under the distribution it was drawn from (greedy: under the model at temperature 1)
-    stop_reason: `stop` when a stop token ended it (it is the last id), `length` when the limit did
+    stop_reason: `stop` when a stop token or a stop string ended it (with the last id), `length` when the limit did
     versions:    the weight version that produced each token
     """
 
