@@ -26,11 +26,23 @@ def load_function(
     module = run_file(path, key=f"{section}.path")
     function = getattr(module, name, None)
     if not callable(function):
-        defined = [n for n, f in inspect.getmembers(module, inspect.isfunction) if f.__module__ == module.__name__]
-        raise UserError(
-            f"{section}.name={name}: {path} defines {', '.join(defined) or 'no function'}. Name one of its own."
-        )
+        raise UserError(f"{section}.name={name}: {path} {_defines(module, 'function')}. Name one of its own.")
     return function
+
+
+def load_class(path: str | Path, name: str, *, section: str) -> type:
+    """The same for a class."""
+    module = run_file(path, key=f"{section}.path")
+    found = getattr(module, name, None)
+    if not inspect.isclass(found):
+        raise UserError(f"{section}.name={name}: {path} {_defines(module, 'class')}. Name one of its own.")
+    return found
+
+
+def _defines(module: ModuleType, kind: str) -> str:
+    members = inspect.getmembers(module, inspect.isclass if kind == "class" else inspect.isfunction)
+    own = [name for name, member in members if member.__module__ == module.__name__]
+    return f"defines {', '.join(own) or f'no {kind}'}"
 
 
 def shapes(result: Any) -> str:

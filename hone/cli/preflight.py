@@ -11,6 +11,7 @@ from functools import partial
 from hone.cli.preflight_data import data_findings
 from hone.cli.preflight_models import model_findings, model_remarks
 from hone.config import ConfigError, Loaded, load
+from hone.config.engines import own_arguments
 from hone.config.schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
 from hone.config.schema.base import Node
 from hone.errors import UserError
@@ -19,6 +20,7 @@ from hone.user_code import load_function
 ROLLOUT = "actor_rollout_ref.rollout"
 AGENT = f"{ROLLOUT}.agent"
 REWARD_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
+KWARGS = (f"{ROLLOUT}.engine_kwargs.vllm", f"{ROLLOUT}.engine_kwargs.sglang")
 
 
 def load_and_check(command: str, argv: Sequence[str], *, here: bool = True) -> Loaded:
@@ -54,7 +56,7 @@ def _checks(config: Node, faulty: frozenset[str], here: bool) -> Iterator[Callab
             yield partial(_check_function, path, name, section)
     if isinstance(config, PPOConfig) and not faulty & {f"{AGENT}.agent_loop_path", f"{AGENT}.default_agent_loop"}:
         yield partial(_check_agents, config)
-    if isinstance(config, PPOConfig) and not faulty & {f"{ROLLOUT}.name", f"{ROLLOUT}.engine_kwargs.vllm"}:
+    if isinstance(config, PPOConfig) and not faulty & {f"{ROLLOUT}.name", *KWARGS}:
         yield partial(_check_engine, config)
     if here and isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
         yield partial(_check_device, config)
@@ -103,12 +105,19 @@ def _check_agents(config: PPOConfig) -> None:
 
 
 def _check_engine(config: PPOConfig) -> None:
-    """Importing vLLM takes seconds: only for arguments that it alone knows."""
-    rollout = config.actor_rollout_ref.rollout
-    if rollout.name == "vllm" and rollout.engine_kwargs.vllm:
-        from hone.rollout.vllm.arguments import check_names
+    """Importing an engine takes seconds: only for arguments that it alone knows."""
+    own = config.actor_rollout_ref.rollout.agent.custom_async_server
+    if own.path is not None and own.name is not None:
+        from hone.rollout.custom import server_class
 
-        check_names(rollout.engine_kwargs.vllm)
+        server_class(own.path, own.name)
+    if not (more := own_arguments(config)):
+        return
+    if config.actor_rollout_ref.rollout.name == "vllm":
+        from hone.rollout.vllm.arguments import check_names
+    else:
+        from hone.rollout.sglang.arguments import check_names
+    check_names(more)
 
 
 def _check_device(config: PPOConfig | SFTConfig | GenerationConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from .check_batches import batch_problems
 from .check_ranks import rank_problems
@@ -92,14 +93,15 @@ def _scores(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _own_functions(config: PPOConfig) -> Iterator[Problem]:
-    sections = {
+    sections: dict[str, Any] = {
         "algorithm.custom_estimator": config.algorithm.custom_estimator,
         f"{ACTOR}.policy_loss.custom_loss": config.actor_rollout_ref.actor.policy_loss.custom_loss,
+        f"{ROLLOUT}.agent.custom_async_server": config.actor_rollout_ref.rollout.agent.custom_async_server,
     }
     for section, named in sections.items():
         if (named.path is None) != (named.name is None):
             given, missing = ("path", "name") if named.name is None else ("name", "path")
-            expected = "the name of a function" if missing == "name" else "a Python file"
+            expected = "a name that the file defines" if missing == "name" else "a Python file"
             key, other = f"{section}.{missing}", f"{section}.{given}"
             yield Problem(key, f"is null, but {other} is set", expected, f"set {key}, or remove {other}", (other,))
 

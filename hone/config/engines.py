@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from importlib.util import find_spec
+from typing import Any
 
 from .problems import Problem
 from .schema import GenerationConfig, PPOConfig
 
 ROLLOUT = "actor_rollout_ref.rollout"
-KWARGS = f"{ROLLOUT}.engine_kwargs.vllm"
+NAMES = {"vllm": "vLLM", "sglang": "SGLang"}  # of engines that are packages of their own
 
 # Settings of engines that run in processes of their own.
 OTHER_ENGINES = (
@@ -19,9 +20,10 @@ OTHER_ENGINES = (
     "load_format",
     "disable_log_stats",
     "engine_kwargs.vllm",
+    "engine_kwargs.sglang",
 )
-# Arguments of vLLM's engine that hone sets, and the key that they come from; None: they are not the user's to choose.
-SET_BY_HONE = {
+# Arguments of an engine that hone sets, and the key that they come from; None: they are not the user's to choose.
+OF_VLLM = {
     "model": "actor_rollout_ref.model.path",
     "dtype": f"{ROLLOUT}.dtype",
     "seed": "trainer.seed",
@@ -42,25 +44,56 @@ SET_BY_HONE = {
     "logprobs_mode": None,
     "worker_extension_cls": None,
 }
+OF_SGLANG = {
+    "model_path": "actor_rollout_ref.model.path",
+    "tokenizer_path": "data.tokenizer",
+    "device": "trainer.device",
+    "dtype": f"{ROLLOUT}.dtype",
+    "random_seed": "trainer.seed",
+    "context_length": f"{ROLLOUT}.max_model_len",
+    "max_running_requests": f"{ROLLOUT}.max_num_seqs",
+    "max_prefill_tokens": f"{ROLLOUT}.max_num_batched_tokens",
+    "chunked_prefill_size": f"{ROLLOUT}.enable_chunked_prefill",
+    "enable_memory_saver": f"{ROLLOUT}.free_cache_engine",
+    "enable_weights_cpu_backup": f"{ROLLOUT}.free_cache_engine",
+    "json_model_override_args": "actor_rollout_ref.model.override_config.model_config",
+    "trust_remote_code": "actor_rollout_ref.model.trust_remote_code",
+    "load_format": f"{ROLLOUT}.load_format",
+    "mem_fraction_static": f"{ROLLOUT}.gpu_memory_utilization",
+    "disable_cuda_graph": f"{ROLLOUT}.enforce_eager",
+    "tp_size": f"{ROLLOUT}.tensor_model_parallel_size",
+    "log_level": f"{ROLLOUT}.disable_log_stats",
+    "skip_tokenizer_init": None,
+    "enable_custom_logit_processor": None,
+    "custom_sigquit_handler": None,
+    "dp_size": None,
+    "nnodes": None,
+}
+SET_BY_HONE = {"vllm": OF_VLLM, "sglang": OF_SGLANG}
 
 
 def engine_package(config: PPOConfig | GenerationConfig) -> Iterator[Problem]:
-    """vLLM must be installed where it is asked for."""
+    """An engine that is a package of its own must be installed where it is asked for."""
     section, name = _engine(config)
-    if name == "vllm" and find_spec("vllm") is None:
-        fix = f'pip install "hone-rl[vllm]" (for a CPU see docs/rollout.md), or set {section}.name=hf'
-        yield Problem(f"{section}.name", "vllm is not installed", "the package vllm", fix)
+    if name in NAMES and find_spec(name) is None:
+        fix = f'pip install "hone-rl[{name}]" (for a CPU see docs/rollout.md), or set {section}.name=hf'
+        yield Problem(f"{section}.name", f"{name} is not installed", f"the package {name}", fix)
 
 
 def engine_problems(config: PPOConfig | GenerationConfig) -> Iterator[Problem]:
-    """What vLLM would refuse, or what would be set twice."""
+    """What the engine would refuse, or what would be set twice."""
     section, name = _engine(config)
-    if name != "vllm":
+    if name not in NAMES:
         return
     if isinstance(config, PPOConfig):
         yield from _set_twice(config)
         yield from _whole_prompts(config)
     yield from _engines_of_ranks(config, section)
+    if name == "vllm":
+        yield from _a_token_for_each(config, section)
+
+
+def _a_token_for_each(config: PPOConfig | GenerationConfig, section: str) -> Iterator[Problem]:
     rollout = config.actor_rollout_ref.rollout if isinstance(config, PPOConfig) else config.rollout
     if rollout.max_num_batched_tokens < rollout.max_num_seqs:
         key, other = f"{section}.max_num_batched_tokens", f"{section}.max_num_seqs"
@@ -80,11 +113,31 @@ def engine_notices(
     rollout = config.actor_rollout_ref.rollout
     if name == "hf":
         yield from _resting(config, user_keys)
-    elif rollout.name == "vllm" and f"{ROLLOUT}.free_cache_engine" in user_keys and not may_have_gpu:
-        yield f"{ROLLOUT}.free_cache_engine rests: on a CPU vLLM keeps the memory of its KV cache"
+    elif name in NAMES:
+        yield from _of_others(rollout.name, user_keys)
+        if f"{ROLLOUT}.free_cache_engine" in user_keys and not may_have_gpu:
+            yield f"{ROLLOUT}.free_cache_engine rests: on a CPU {NAMES[rollout.name]} keeps the memory of its KV cache"
+    else:
+        yield from _stands_in(user_keys)
     key = f"{ROLLOUT}.calculate_log_probs"
     if key in user_keys and not rollout.calculate_log_probs:
-        yield f"{key}=False: {ROLLOUT}.name={rollout.name} gives log-probs with its tokens; they are kept all the same"
+        yield f"{key}=False: engines give log-probs with their tokens; they are kept all the same"
+
+
+def _stands_in(user_keys: Collection[str]) -> Iterator[str]:
+    """With a class of the user's, no engine of a package is started."""
+    server = f"{ROLLOUT}.agent.custom_async_server"
+    resting = [f"{ROLLOUT}.name"] + [f"{ROLLOUT}.engine_kwargs.{name}" for name in NAMES]
+    for key in resting:
+        if _is_set(key, user_keys):
+            yield f"{key} rests: the class {server}.name generates"
+
+
+def _of_others(name: str, user_keys: Collection[str]) -> Iterator[str]:
+    """Arguments for an engine that is not the one that generates."""
+    for other in NAMES:
+        if other != name and _is_set(f"{ROLLOUT}.engine_kwargs.{other}", user_keys):
+            yield f"{ROLLOUT}.engine_kwargs.{other} rests: {ROLLOUT}.name={name}"
 
 
 def _resting(config: PPOConfig, user_keys: Collection[str]) -> Iterator[str]:
@@ -108,12 +161,22 @@ def _idle(config: PPOConfig | GenerationConfig, section: str, user_keys: Collect
 
 
 def _set_twice(config: PPOConfig) -> Iterator[Problem]:
-    for argument in config.actor_rollout_ref.rollout.engine_kwargs.vllm:
-        if argument in SET_BY_HONE:
-            key = SET_BY_HONE[argument]
+    name = config.actor_rollout_ref.rollout.name
+    ours, section = SET_BY_HONE[name], f"{ROLLOUT}.engine_kwargs.{name}"
+    for argument in own_arguments(config):
+        if argument in ours:
+            key = ours[argument]
             fix = f"remove it, and set {key}" if key else "remove it"
             involves = () if key is None else (key,)
-            yield Problem(KWARGS, f"{argument} is set by hone", "other arguments of vLLM's engine", fix, involves)
+            wrong = f"{argument} is set by hone"
+            yield Problem(section, wrong, f"other arguments of {NAMES[name]}'s engine", fix, involves)
+
+
+def own_arguments(config: PPOConfig) -> dict[str, Any]:
+    """What the user hands to the engine that generates, as it is."""
+    rollout = config.actor_rollout_ref.rollout
+    given = {"vllm": rollout.engine_kwargs.vllm, "sglang": rollout.engine_kwargs.sglang.model_dump(exclude_none=True)}
+    return given.get(rollout.engine, {})
 
 
 def _engines_of_ranks(config: PPOConfig | GenerationConfig, section: str) -> Iterator[Problem]:
@@ -142,5 +205,5 @@ def _is_set(key: str, user_keys: Collection[str]) -> bool:
 def _engine(config: PPOConfig | GenerationConfig) -> tuple[str, str]:
     """The section that chooses the engine, and the engine."""
     if isinstance(config, PPOConfig):
-        return ROLLOUT, config.actor_rollout_ref.rollout.name
+        return ROLLOUT, config.actor_rollout_ref.rollout.engine
     return "rollout", config.rollout.name

@@ -24,16 +24,19 @@ MODEL = "actor_rollout_ref.model"
 @dataclass(frozen=True)
 class NotBuilt:
     """`works` are the values of `key` that this build acts on. With `when`, the row only speaks while that key has
-    one of those values. `instead` says what to do when setting the first working value is not the answer."""
+    one of those values, and with `unless` while that key is null. `instead` says what to do when setting the first
+    working value is not the answer."""
 
     key: str
     works: tuple[Any, ...]
     reason: str
     when: tuple[str, tuple[Any, ...]] | None = None
     instead: str = ""
+    unless: str | None = None
 
     def refuses(self, tree: Tree) -> bool:
         speaks = self.when is None or get(tree, self.when[0]) in self.when[1]
+        speaks = speaks and (self.unless is None or get(tree, self.unless) is None)
         return speaks and get(tree, self.key) not in self.works
 
     def problem(self, tree: Tree) -> Problem:
@@ -64,8 +67,8 @@ def _except(choices: Any, *missing: str) -> tuple[str, ...]:
     return tuple(choice for choice in get_args(choices) if choice not in missing)
 
 
-ENGINES, ONE_PROCESS = "only hone's own engine and vLLM's are built", "a rank computes whole sequences"
-VLLM = (f"{ROLLOUT}.name", ("vllm",))
+VLLM, SGLANG = (f"{ROLLOUT}.name", ("vllm",)), (f"{ROLLOUT}.name", ("sglang",))
+OWN_SERVER = f"{ROLLOUT}.agent.custom_async_server.path"
 FLOATS = _except(Dtype, "fp16", "float16")
 FP16 = "half precision needs loss scaling"
 FSDP = ("fsdp", "fsdp2")
@@ -131,12 +134,12 @@ _REF = (
     *_profiler(f"{REF}.profiler"),
 )
 _ROLLOUT = (
-    NotBuilt(f"{ROLLOUT}.name", ("hf", "vllm"), ENGINES),
     NotBuilt(f"{ROLLOUT}.use_fire_sampling", (False,), "vLLM draws all tokens of a response alike", VLLM,
-             instead=f"set {ROLLOUT}.name=hf"),
-    NotBuilt(f"{ROLLOUT}.engine_kwargs.sglang", ({"attention_backend": None},), ENGINES,
-             instead=f"remove {ROLLOUT}.engine_kwargs.sglang"),
-    NotBuilt(f"{ROLLOUT}.agent.custom_async_server.path", (None,), ENGINES),
+             instead=f"set {ROLLOUT}.name=hf", unless=OWN_SERVER),
+    NotBuilt(f"{ROLLOUT}.use_fire_sampling", (False,), "SGLang draws all tokens of a response alike", SGLANG,
+             instead=f"set {ROLLOUT}.name=hf", unless=OWN_SERVER),
+    NotBuilt(f"{ROLLOUT}.repetition_penalty", (1.0,), "SGLang penalises no tokens of the prompt", SGLANG,
+             unless=OWN_SERVER),
 )  # fmt: skip
 _CRITIC = (
     NotBuilt("critic.strategy", FSDP, "Megatron"),
@@ -170,11 +173,9 @@ _SFT = (
     NotBuilt("model.fsdp_config.mixed_precision.param_dtype", FLOATS, FP16),
     NotBuilt("model.fsdp_config.mixed_precision.reduce_dtype", FLOATS, FP16),
 )
-_GENERATE = (NotBuilt("rollout.name", ("hf", "vllm"), ENGINES),)
-
 NOT_BUILT: dict[str, tuple[NotBuilt, ...]] = {
     "ppo": (*_DATA, *_ACTOR, *_REF, *_ROLLOUT, *_CRITIC, *_REWARD, *_TRAINER),
     "sft": _SFT,
-    "generate": _GENERATE,
+    "generate": (),
     "eval": (),
 }

@@ -39,6 +39,7 @@ class WeightProbe:
     """Lets the engine draw some tokens and the trainer compute their log-probs; raises UserError where they differ.
 
     prompts: token ids; with TOKENS more they fit the engine
+    name:    of the engine; `custom` is a class of the user's
     allowed: mean difference of a rank's log-probs
     """
 
@@ -105,10 +106,13 @@ class WeightProbe:
 
     def _differs(self, version: int, mean: float, most: float, rank: int) -> UserError:
         key = "actor_rollout_ref.rollout"
+        engine, way = f"{key}.name={self.name}", f"Try {key}.name=hf"
+        if self.name == "custom":
+            engine, way = f"{key}.agent.custom_async_server", "Look at what its update_weights does"
         return UserError(
-            f"the engine of {key}.name={self.name} does not have the trainer's weights after step {version} (rank "
+            f"the engine of {engine} does not have the trainer's weights after step {version} (rank "
             f"{rank}): log-probs of the same tokens differ by {mean:.2g} on average and {most:.2g} at most, and "
-            f"{self.allowed:g} on average is allowed. Try {key}.name=hf; if the engine is meant to differ (it computes "
+            f"{self.allowed:g} on average is allowed. {way}; if the engine is meant to differ (it computes "
             f"with quantised weights, say), set {key}.verify_weights=never and look at training/rollout_probs_diff_mean"
         )
 

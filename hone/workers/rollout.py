@@ -172,7 +172,7 @@ def _probe(
         engine,
         trainer,
         prompts,
-        name=rollout.name,
+        name=rollout.engine,
         when=rollout.verify_weights,
         allowed=allowed_difference(*dtypes),
         tokens=min(TOKENS, rollout.response_length),

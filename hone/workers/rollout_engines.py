@@ -9,15 +9,25 @@ import torch
 from transformers import GenerationConfig as SamplingDefaults
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from hone.config.schema.generation import GenerationConfig, GenerationRolloutConfig
+from hone.config.schema.generation import GenerationConfig
 from hone.config.schema.ppo import PPOConfig
 from hone.config.schema.rollout import RolloutConfig
 from hone.models.load import ModelSource, load_causal_lm, load_config
+from hone.rollout.custom import CustomServer, ServerSettings
 from hone.rollout.hf import HFEngine
 from hone.rollout.interface import RolloutEngine
-from hone.rollout.vllm.arguments import EngineArguments, vllm_load_format
+from hone.rollout.sglang.arguments import EngineArguments as SGLangArguments
+from hone.rollout.vllm.arguments import EngineArguments
 from hone.training.engine import TorchEngine
 from hone.workers.build import frozen_source, policy_source
+from hone.workers.engine_arguments import (
+    longest,
+    rollout_keys,
+    sglang_generation_arguments,
+    sglang_training_arguments,
+    vllm_generation_arguments,
+    vllm_training_arguments,
+)
 from hone.workers.engine_groups import EngineElsewhere, EngineGroup
 from hone.workers.settings import RunSettings
 
@@ -39,19 +49,20 @@ class ModelFacts:
 
 
 def ranks_per_engine(config: PPOConfig | GenerationConfig) -> int:
-    rollout = _rollout(config)
-    return 1 if rollout.name == "hf" else rollout.tensor_model_parallel_size
+    rollout = rollout_keys(config)
+    packaged = config.rollout.name if isinstance(config, GenerationConfig) else config.actor_rollout_ref.rollout.engine
+    return rollout.tensor_model_parallel_size if packaged in ("vllm", "sglang") else 1
 
 
 def shares_weights(config: PPOConfig, trainer: TorchEngine) -> bool:
     """Whether the engine generates with the trainer's own tensors: only hone's can, and only where they are whole."""
-    return config.actor_rollout_ref.rollout.name == "hf" and trainer.sharding.whole
+    return config.actor_rollout_ref.rollout.engine == "hf" and trainer.sharding.whole
 
 
 def engine_dtype(config: PPOConfig, run: RunSettings, trainer: TorchEngine) -> torch.dtype:
     """In which the engine of a training run computes. hone's own does as the trainer; `auto` is that too."""
     rollout = config.actor_rollout_ref.rollout
-    if rollout.name == "hf" or rollout.dtype == "auto":
+    if rollout.engine == "hf" or rollout.dtype == "auto":
         return trainer.options.compute_dtype
     return run.compute_dtype(rollout.dtype, "actor_rollout_ref.rollout.dtype")
 
@@ -63,12 +74,18 @@ def training_engine(
     eos_token_ids: Collection[int],
     tokenizer: PreTrainedTokenizerBase,
 ) -> RolloutEngine:
-    if config.actor_rollout_ref.rollout.name == "hf":
+    kind = config.actor_rollout_ref.rollout.engine
+    if kind == "hf":
         shares = shares_weights(config, trainer)
         model = trainer.model if shares else load_causal_lm(frozen_source(config, run)).requires_grad_(False)
         return _hf(config, model, eos_token_ids, tokenizer, trainer.options.compute_dtype)
-    arguments = vllm_training_arguments(config, run, engine_dtype(config, run, trainer))
-    return _vllm(arguments, eos_token_ids, tokenizer, EngineGroup.of(ranks_per_engine(config), run.device))
+    dtype = engine_dtype(config, run, trainer)
+    if kind == "custom":
+        return _custom(config, run, trainer, eos_token_ids, tokenizer, dtype)
+    group = EngineGroup.of(ranks_per_engine(config), run.device)
+    if kind == "sglang":
+        return _sglang(sglang_training_arguments(config, run, dtype), eos_token_ids, group)
+    return _vllm(vllm_training_arguments(config, run, dtype), eos_token_ids, tokenizer, group)
 
 
 def generation_engine(
@@ -82,60 +99,10 @@ def generation_engine(
     """`source.dtype` is the format to compute in."""
     if isinstance(model, PreTrainedModel):
         return _hf(config, model, eos_token_ids, tokenizer, source.dtype)
-    arguments = vllm_generation_arguments(config, run, source)
-    return _vllm(arguments, eos_token_ids, tokenizer, EngineGroup.of(ranks_per_engine(config), run.device))
-
-
-def vllm_training_arguments(config: PPOConfig, run: RunSettings, dtype: torch.dtype) -> EngineArguments:
-    rollout, source = config.actor_rollout_ref.rollout, policy_source(config, run)
-    return EngineArguments(
-        model=source.location,
-        dtype=str(dtype).removeprefix("torch."),
-        seed=run.seed,
-        max_model_len=longest(config),
-        max_num_seqs=rollout.max_num_seqs,
-        max_num_batched_tokens=rollout.max_num_batched_tokens,
-        enable_sleep_mode=rollout.free_cache_engine and run.device.type == "cuda",
-        hf_overrides=source.config_overrides,
-        trust_remote_code=source.trust_remote_code,
-        load_format=vllm_load_format(rollout.load_format),
-        gpu_memory_utilization=_share_of_memory(config, run.device),
-        enforce_eager=rollout.enforce_eager,
-        enable_chunked_prefill=rollout.enable_chunked_prefill,
-        tensor_parallel_size=rollout.tensor_model_parallel_size,
-        disable_log_stats=rollout.disable_log_stats,
-        more=rollout.engine_kwargs.vllm,
-    )
-
-
-def vllm_generation_arguments(config: GenerationConfig, run: RunSettings, source: ModelSource) -> EngineArguments:
-    rollout = config.rollout
-    return EngineArguments(
-        model=source.location,
-        dtype=str(source.dtype).removeprefix("torch."),
-        seed=run.seed,
-        max_model_len=longest(config),
-        max_num_seqs=rollout.max_num_seqs,
-        max_num_batched_tokens=rollout.max_num_batched_tokens,
-        enable_sleep_mode=False,
-        hf_overrides=source.config_overrides,
-        trust_remote_code=source.trust_remote_code,
-        gpu_memory_utilization=_share_of_memory(config, run.device),
-        enforce_eager=rollout.enforce_eager,
-        tensor_parallel_size=rollout.tensor_model_parallel_size,
-    )
-
-
-def _share_of_memory(config: PPOConfig | GenerationConfig, device: torch.device) -> float:
-    """For one rank of its device's memory; on a CPU a machine's ranks have one memory."""
-    sharing = config.trainer.n_gpus_per_node if device.type == "cpu" else 1
-    return _rollout(config).gpu_memory_utilization / sharing
-
-
-def longest(config: PPOConfig | GenerationConfig) -> int:
-    """Tokens of the longest prompt and response together."""
-    rollout = _rollout(config)
-    return rollout.max_model_len or rollout.prompt_length + rollout.response_length
+    group = EngineGroup.of(ranks_per_engine(config), run.device)
+    if config.rollout.name == "sglang":
+        return _sglang(sglang_generation_arguments(config, run, source), eos_token_ids, group)
+    return _vllm(vllm_generation_arguments(config, run, source), eos_token_ids, tokenizer, group)
 
 
 def _hf(
@@ -145,7 +112,7 @@ def _hf(
     tokenizer: PreTrainedTokenizerBase,
     dtype: torch.dtype,
 ) -> HFEngine:
-    rollout = _rollout(config)
+    rollout = rollout_keys(config)
     return HFEngine(
         model,
         eos_token_ids=eos_token_ids,
@@ -171,5 +138,36 @@ def _vllm(
     return VLLMEngine(arguments, eos_token_ids=eos_token_ids, tokenizer=tokenizer, devices=group.devices)
 
 
-def _rollout(config: PPOConfig | GenerationConfig) -> RolloutConfig | GenerationRolloutConfig:
-    return config.actor_rollout_ref.rollout if isinstance(config, PPOConfig) else config.rollout
+def _sglang(arguments: SGLangArguments, eos_token_ids: Collection[int], group: EngineGroup) -> RolloutEngine:
+    if not group.drives:
+        return EngineElsewhere()
+    from hone.rollout.sglang.engine import SGLangEngine
+
+    return SGLangEngine(arguments, eos_token_ids=eos_token_ids, devices=group.devices)
+
+
+def _custom(
+    config: PPOConfig,
+    run: RunSettings,
+    trainer: TorchEngine,
+    eos_token_ids: Collection[int],
+    tokenizer: PreTrainedTokenizerBase,
+    dtype: torch.dtype,
+) -> RolloutEngine:
+    rollout = config.actor_rollout_ref.rollout
+    own = rollout.agent.custom_async_server
+    assert own.path is not None and own.name is not None  # one is refused without the other
+    settings = ServerSettings(
+        model_path=policy_source(config, run).location,
+        tokenizer=tokenizer,
+        vocabulary=int(trainer.model.config.get_text_config().vocab_size),
+        eos_token_ids=frozenset(eos_token_ids),
+        max_model_len=longest(config),
+        dtype=dtype,
+        device=run.device,
+        seed=run.seed,
+        rollout=rollout,
+        rank=trainer.ranks.rank,
+        ranks=trainer.ranks.size,
+    )
+    return CustomServer(own.path, own.name, settings)

@@ -1,9 +1,10 @@
-"""The keys of the engine that generates: what vLLM needs of them, and which rest with hone's own."""
+"""The keys of the engine that generates: what vLLM and SGLang need of them, and which rest with hone's own."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import fields
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -12,11 +13,14 @@ from hone.config import ConfigError, load
 from hone.config import engines as engines_module
 from hone.config.engines import SET_BY_HONE
 from hone.config.problems import Problem
+from hone.rollout.sglang.arguments import EngineArguments as SGLangArguments
 from hone.rollout.vllm.arguments import EngineArguments
 
 ROLLOUT = "actor_rollout_ref.rollout"
 KWARGS = f"{ROLLOUT}.engine_kwargs.vllm"
 VLLM = [f"{ROLLOUT}.name=vllm", f"{ROLLOUT}.tensor_model_parallel_size=1"]
+SGLANG = [f"{ROLLOUT}.name=sglang", f"{ROLLOUT}.tensor_model_parallel_size=1"]
+SERVER = f"{ROLLOUT}.agent.custom_async_server"
 Runnable = dict[str, list[str]]
 
 
@@ -32,21 +36,64 @@ def problems_of(argv: list[str], command: str = "ppo") -> tuple[Problem, ...]:
     return tuple(caught.value.problems)
 
 
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
 @pytest.mark.parametrize(("command", "key"), [("ppo", f"{ROLLOUT}.name"), ("generate", "rollout.name")])
-def test_a_missing_vllm_is_one_message_with_the_command_that_installs_it(
-    runnable: Runnable, monkeypatch: pytest.MonkeyPatch, command: str, key: str
+def test_a_missing_package_is_one_message_with_the_command_that_installs_it(
+    runnable: Runnable, monkeypatch: pytest.MonkeyPatch, command: str, key: str, name: str
 ) -> None:
     monkeypatch.setattr(engines_module, "find_spec", lambda name: None)
-    argv = [*runnable[command], *([f"{key}=vllm"] if command == "generate" else VLLM)]
+    of_ppo = {"vllm": VLLM, "sglang": SGLANG}[name]
+    argv = [*runnable[command], *([f"{key}={name}"] if command == "generate" else of_ppo)]
     (problem,) = problems_of(argv, command)
     assert problem.key == key and "not installed" in problem.wrong
-    assert 'pip install "hone-rl[vllm]"' in problem.fix and f"{key}=hf" in problem.fix
+    assert f'pip install "hone-rl[{name}]"' in problem.fix and f"{key}=hf" in problem.fix
 
 
 @pytest.mark.usefixtures("installed")
 def test_a_run_with_vllm_is_let_through_where_it_is_installed(runnable: Runnable) -> None:
     load("ppo", [*runnable["ppo"], *VLLM, f"{KWARGS}={{block_size:16}}", "algorithm.adv_estimator=grpo"])
     load("generate", [*runnable["generate"], "rollout.name=vllm"])
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_run_with_sglang_is_let_through_where_it_is_installed(runnable: Runnable) -> None:
+    own = f"{ROLLOUT}.engine_kwargs.sglang={{attention_backend:fa3,max_total_tokens:4096}}"
+    load("ppo", [*runnable["ppo"], *SGLANG, own, "algorithm.adv_estimator=grpo"])
+    load("generate", [*runnable["generate"], "rollout.name=sglang", "rollout.max_num_batched_tokens=8"])
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        ("tensor_model_parallel_size=2", "tensor_model_parallel_size"),
+        ("use_fire_sampling=True", "use_fire_sampling"),
+        ("repetition_penalty=1.2", "repetition_penalty"),
+        ("engine_kwargs.sglang={max_running_requests:4}", "engine_kwargs.sglang"),
+        ("engine_kwargs.sglang={skip_tokenizer_init:true}", "engine_kwargs.sglang"),
+    ],
+)
+def test_what_sglang_cannot_do_is_refused_and_only_for_sglang(runnable: Runnable, setting: str, key: str) -> None:
+    (problem,) = problems_of([*runnable["ppo"], *SGLANG, f"{ROLLOUT}.{setting}"])
+    assert problem.key == f"{ROLLOUT}.{key}" and problem.fix
+    load("ppo", [*runnable["ppo"], f"{ROLLOUT}.{setting}"])
+
+
+@pytest.mark.usefixtures("installed")
+def test_arguments_for_another_engine_rest(runnable: Runnable) -> None:
+    both = [f"{ROLLOUT}.engine_kwargs.vllm={{block_size:16}}", f"{ROLLOUT}.engine_kwargs.sglang.attention_backend=fa3"]
+    for chosen, other in ((VLLM, "sglang"), (SGLANG, "vllm")):
+        notices = [text for text in load("ppo", [*runnable["ppo"], *both, *chosen]).notices if "engine_kwargs" in text]
+        assert notices == [f"{ROLLOUT}.engine_kwargs.{other} rests: {chosen[0]}"]
+
+
+def test_a_server_of_ones_own_needs_no_engine_and_both_of_its_keys(runnable: Runnable, tmp_path: Path) -> None:
+    server = [f"{SERVER}.path={tmp_path}/server.py", f"{SERVER}.name=Mine", f"{ROLLOUT}.name=vllm"]
+    notices = load("ppo", [*runnable["ppo"], *server, f"{ROLLOUT}.tensor_model_parallel_size=2"]).notices
+    assert any(f"{ROLLOUT}.name rests" in notice for notice in notices)
+    for given, missing in (("path", "name"), ("name", "path")):
+        (problem,) = problems_of([*runnable["ppo"], f"{SERVER}.{given}=x.py"])
+        assert problem.key == f"{SERVER}.{missing}" and f"{SERVER}.{given} is set" in problem.wrong
 
 
 @pytest.mark.usefixtures("installed")
@@ -123,16 +170,24 @@ def test_it_is_said_of_generation_too(runnable: Runnable, setting: str) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_on_a_cpu_vllm_keeps_its_cache_and_says_so(runnable: Runnable) -> None:
-    argv = [*runnable["ppo"], *VLLM, "trainer.device=cpu", f"{ROLLOUT}.free_cache_engine=True"]
+@pytest.mark.parametrize("chosen", [VLLM, SGLANG])
+def test_on_a_cpu_an_engine_keeps_its_cache_and_says_so(runnable: Runnable, chosen: list[str]) -> None:
+    argv = [*runnable["ppo"], *chosen, "trainer.device=cpu", f"{ROLLOUT}.free_cache_engine=True"]
     assert any("free_cache_engine rests" in notice for notice in load("ppo", argv).notices)
     assert not any("free_cache" in notice for notice in load("ppo", [*argv, "trainer.device=cuda"]).notices)
 
 
+def test_the_table_of_sglangs_arguments_is_what_is_set() -> None:
+    made = SGLangArguments("m", "t", "cuda", "float32", 0, 128, 8, 64, True, {}).for_sglang()
+    chosen_by_users = {"grammar_backend"}
+    refused_only = {"skip_tokenizer_init", "custom_sigquit_handler", "dp_size", "nnodes"}
+    assert set(made) - chosen_by_users == set(SET_BY_HONE["sglang"]) - refused_only
+
+
 def test_the_table_of_arguments_is_what_is_set() -> None:
     made = EngineArguments("m", "float32", 0, 128, 8, 64, False, {}, False, "auto", 0.5, True, True, 1, True)
-    assert set(made.for_vllm()) == set(SET_BY_HONE)
-    assert {field.name for field in fields(EngineArguments)} - {"more"} <= set(SET_BY_HONE)
+    assert set(made.for_vllm()) == set(SET_BY_HONE["vllm"])
+    assert {field.name for field in fields(EngineArguments)} - {"more"} <= set(SET_BY_HONE["vllm"])
 
 
 def test_an_argument_that_vllm_does_not_have_is_found_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from hone.config.tree import get
 
 ROWS = [(command, row) for command, rows in NOT_BUILT.items() for row in rows]
 SECTIONS = {
-    "actor_rollout_ref.rollout.engine_kwargs.sglang": "{attention_backend:triton}",
     "trainer.controller_nsight_options": "{trace:cuda}",
     "trainer.worker_nsight_options": "{kill:sigterm}",
 }

@@ -1,4 +1,4 @@
-"""Each key of the rollout that concerns vLLM is in the arguments with which its engine is made."""
+"""Each key of the rollout that concerns vLLM or SGLang is in the arguments with which its engine is made."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from hone.config import engines as engines_module
 from hone.config import load
 from hone.models.load import ModelSource
 from hone.trainers.ppo_setup import roles
+from hone.workers.engine_arguments import (
+    sglang_generation_arguments,
+    sglang_training_arguments,
+    vllm_generation_arguments,
+    vllm_training_arguments,
+)
 from hone.workers.rollout_engines import (
     ModelFacts,
     engine_dtype,
     ranks_per_engine,
-    vllm_generation_arguments,
-    vllm_training_arguments,
 )
 from hone.workers.settings import RunSettings
 from tests.shows import shows
@@ -98,6 +102,67 @@ def test_the_ranks_of_a_machine_have_one_memory_on_a_cpu_and_each_its_own_on_gpu
     argv = [*argv, "trainer.n_gpus_per_node=2", "trainer.nnodes=4", f"{ROLLOUT}.gpu_memory_utilization=0.6"]
     assert made(argv, CPU)["gpu_memory_utilization"] == 0.3
     assert made(argv, CUDA)["gpu_memory_utilization"] == 0.6
+
+
+KEYS_OF_SGLANG = [
+    (f"{ROLLOUT}.gpu_memory_utilization", "0.3", "mem_fraction_static", 0.5, 0.3),
+    (f"{ROLLOUT}.enforce_eager", "False", "disable_cuda_graph", True, False),
+    (f"{ROLLOUT}.max_num_seqs", "9", "max_running_requests", 1024, 9),
+    (f"{ROLLOUT}.max_num_batched_tokens", "4096", "max_prefill_tokens", 8192, 4096),
+    (f"{ROLLOUT}.max_num_batched_tokens", "4096", "chunked_prefill_size", 8192, 4096),
+    (f"{ROLLOUT}.enable_chunked_prefill", "False", "chunked_prefill_size", 8192, -1),
+    (f"{ROLLOUT}.load_format", "safetensors", "load_format", "dummy", "safetensors"),
+    (f"{ROLLOUT}.disable_log_stats", "False", "log_level", "error", "info"),
+    (f"{ROLLOUT}.max_model_len", "300", "context_length", 136, 308),
+    ("trainer.seed", "7", "random_seed", None, 7),
+    (f"{MODEL}.trust_remote_code", "True", "trust_remote_code", False, True),
+    (f"{MODEL}.override_config.model_config", "{rope_theta:5}", "json_model_override_args", "{}", '{"rope_theta": 5}'),
+    (f"{ROLLOUT}.engine_kwargs.sglang", "{max_total_tokens:64}", "max_total_tokens", None, 64),
+    (f"{ROLLOUT}.engine_kwargs.sglang.attention_backend", "triton", "attention_backend", "torch_native", "triton"),
+]
+
+
+def made_for_sglang(argv: list[str], device: torch.device = CPU) -> dict[str, Any]:
+    loaded = load("ppo", [*argv, f"{ROLLOUT}.name=sglang"])
+    run = RunSettings(device, seed=loaded.config.trainer.seed, user_keys=loaded.user_keys)
+    return sglang_training_arguments(loaded.config, run, torch.bfloat16).for_sglang()
+
+
+@shows(*(key for key, *_ in KEYS_OF_SGLANG if "sglang" in key))
+@pytest.mark.parametrize(
+    ("key", "value", "argument", "default", "expected"),
+    KEYS_OF_SGLANG,
+    ids=[f"{a}-{c}" for a, _, c, *_ in KEYS_OF_SGLANG],
+)
+def test_a_key_is_the_argument_of_sglang(argv, key, value, argument, default, expected):
+    if argument != "random_seed":
+        assert made_for_sglang(argv).get(argument) == default
+    assert made_for_sglang([*argv, f"{key}={value}"])[argument] == expected
+
+
+def test_sglang_computes_in_the_wanted_format_and_chooses_its_kernels_on_a_gpu(argv):
+    found = made_for_sglang([*argv, "data.tokenizer=elsewhere"], CUDA)
+    assert found["dtype"] == "bfloat16" and found["device"] == "cuda" and found["tokenizer_path"] == "elsewhere"
+    assert "attention_backend" not in found and "sampling_backend" not in found
+    assert found["enable_memory_saver"] and found["enable_weights_cpu_backup"]
+    assert made_for_sglang(argv, CPU)["enable_memory_saver"] is False
+    assert made_for_sglang([*argv, f"{ROLLOUT}.free_cache_engine=False"], CUDA)["enable_memory_saver"] is False
+
+
+def test_generation_hands_its_keys_to_sglang_and_reads_the_models_files(argv, tmp_path):
+    argv = [
+        f"data.path={tmp_path}/rows.parquet", f"model.path={tmp_path}/model", "rollout.name=sglang",
+        "rollout.max_num_seqs=7", "rollout.max_num_batched_tokens=64", "rollout.prompt_length=20",
+        "rollout.response_length=30", "rollout.gpu_memory_utilization=0.2", "rollout.enforce_eager=False",
+        "trainer.seed=3",
+    ]  # fmt: skip
+    config = load("generate", argv).config
+    source = ModelSource(config.model.path, dtype=torch.bfloat16)
+    found = sglang_generation_arguments(config, RunSettings(CPU, seed=3), source).for_sglang()
+    wanted = {"max_running_requests": 7, "max_prefill_tokens": 64, "context_length": 58, "dtype": "bfloat16",
+              "random_seed": 3, "load_format": "auto", "mem_fraction_static": 0.2, "disable_cuda_graph": False,
+              "enable_memory_saver": False}  # fmt: skip
+    assert {name: found[name] for name in wanted} == wanted
 
 
 @shows(f"{ROLLOUT}.free_cache_engine")

@@ -57,9 +57,9 @@ class GenerationRolloutConfig(Node):
     response_length: int = key(512, "Longest response in tokens.", ge=1)
     dtype: EngineDtype = key("bfloat16", "Format of the engine's weights.")
     gpu_memory_utilization: float = key(
-        0.5, "Share of the GPU's memory (CPU: the machine's, for all its ranks) for vLLM.", gt=0, le=1
+        0.5, "Share of the GPU's memory (CPU: the machine's, for all its ranks) for vLLM, SGLang.", gt=0, le=1
     )
-    enforce_eager: bool = key(True, "Do not let vLLM capture CUDA graphs.")
+    enforce_eager: bool = key(True, "Do not let vLLM or SGLang capture CUDA graphs.")
     tensor_model_parallel_size: int = key(1, "Ranks of a machine that share one engine, each a part of it.", ge=1)
     max_num_seqs: int = key(1024, "Most sequences that a rank generates at once.", ge=1)
     max_num_batched_tokens: int = key(8192, "Most tokens in one forward pass of a rank's engine.", ge=1)

@@ -70,9 +70,9 @@ class MultiTurnConfig(Node):
 
 
 class CustomServer(Node):
-    """A rollout server class of the user's."""
+    """A class of the user's that generates in place of the engine that `rollout.name` names."""
 
-    path: str | None = key(None, "Python file that defines the class.")
+    path: str | None = key(None, "Python file that defines the class; null leaves generation to rollout.name.")
     name: str | None = key(None, "Name of the class in that file.")
 
 
@@ -95,14 +95,15 @@ class RolloutConfig(SamplingKeys):
     response_length: int = key(ref("data.max_response_length"), "Longest response in tokens.", ge=1)
     dtype: EngineDtype = key("bfloat16", "Format of the engine's weights; should be that of the trained model.")
     gpu_memory_utilization: float = key(
-        0.5, "Share of the GPU's memory (CPU: the machine's, for all its ranks) for vLLM.", gt=0, le=1
+        0.5, "Share of the GPU's memory (CPU: the machine's, for all its ranks) for vLLM, SGLang.", gt=0, le=1
     )
     ignore_eos: bool = key(False, "Go on after the end token, up to response_length.")
     enforce_eager: bool = key(True, "Do not capture CUDA graphs.")
     free_cache_engine: bool = key(True, "Free the KV cache while training.")
     load_format: LoadFormat = key(
         "dummy_dtensor",
-        "What vLLM begins with until the trainer's weights come: random ones (dummy_*), or the model's files (others).",
+        "What vLLM or SGLang begins with until the trainer's weights come: random ones (dummy_*), or the model's files "
+        "(others).",
     )
     tensor_model_parallel_size: int = key(2, "Ranks of a machine that share one engine, each a part of it.", ge=1)
     max_model_len: int | None = key(None, "Longest prompt plus response; null takes the sum of both lengths.", ge=1)
@@ -135,3 +136,8 @@ class RolloutConfig(SamplingKeys):
     val_kwargs: ValKwargs = node(ValKwargs, temperature=0.0, do_sample=False)
     multi_turn: MultiTurnConfig = node(MultiTurnConfig)
     agent: AgentConfig = node(AgentConfig)
+
+    @property
+    def engine(self) -> str:
+        """What generates: the engine of `name`, or a class of the user's (`custom`)."""
+        return self.name if self.agent.custom_async_server.path is None else "custom"

@@ -1,0 +1,115 @@
+"""From a configuration's keys to the arguments of the engines that are packages of their own."""
+
+from __future__ import annotations
+
+import torch
+
+from hone.config.engines import own_arguments
+from hone.config.schema.generation import GenerationConfig, GenerationRolloutConfig
+from hone.config.schema.ppo import PPOConfig
+from hone.config.schema.rollout import RolloutConfig
+from hone.models.load import ModelSource
+from hone.rollout.sglang.arguments import EngineArguments as SGLangArguments
+from hone.rollout.sglang.arguments import sglang_load_format
+from hone.rollout.vllm.arguments import EngineArguments, vllm_load_format
+from hone.workers.build import policy_source
+from hone.workers.settings import RunSettings
+
+
+def rollout_keys(config: PPOConfig | GenerationConfig) -> RolloutConfig | GenerationRolloutConfig:
+    return config.actor_rollout_ref.rollout if isinstance(config, PPOConfig) else config.rollout
+
+
+def vllm_training_arguments(config: PPOConfig, run: RunSettings, dtype: torch.dtype) -> EngineArguments:
+    rollout, source = config.actor_rollout_ref.rollout, policy_source(config, run)
+    return EngineArguments(
+        model=source.location,
+        dtype=str(dtype).removeprefix("torch."),
+        seed=run.seed,
+        max_model_len=longest(config),
+        max_num_seqs=rollout.max_num_seqs,
+        max_num_batched_tokens=rollout.max_num_batched_tokens,
+        enable_sleep_mode=rollout.free_cache_engine and run.device.type == "cuda",
+        hf_overrides=source.config_overrides,
+        trust_remote_code=source.trust_remote_code,
+        load_format=vllm_load_format(rollout.load_format),
+        gpu_memory_utilization=_share_of_memory(config, run.device),
+        enforce_eager=rollout.enforce_eager,
+        enable_chunked_prefill=rollout.enable_chunked_prefill,
+        tensor_parallel_size=rollout.tensor_model_parallel_size,
+        disable_log_stats=rollout.disable_log_stats,
+        more=rollout.engine_kwargs.vllm,
+    )
+
+
+def vllm_generation_arguments(config: GenerationConfig, run: RunSettings, source: ModelSource) -> EngineArguments:
+    rollout = config.rollout
+    return EngineArguments(
+        model=source.location,
+        dtype=str(source.dtype).removeprefix("torch."),
+        seed=run.seed,
+        max_model_len=longest(config),
+        max_num_seqs=rollout.max_num_seqs,
+        max_num_batched_tokens=rollout.max_num_batched_tokens,
+        enable_sleep_mode=False,
+        hf_overrides=source.config_overrides,
+        trust_remote_code=source.trust_remote_code,
+        gpu_memory_utilization=_share_of_memory(config, run.device),
+        enforce_eager=rollout.enforce_eager,
+        tensor_parallel_size=rollout.tensor_model_parallel_size,
+    )
+
+
+def _share_of_memory(config: PPOConfig | GenerationConfig, device: torch.device) -> float:
+    """For one rank of its device's memory; on a CPU a machine's ranks have one memory."""
+    sharing = config.trainer.n_gpus_per_node if device.type == "cpu" else 1
+    return rollout_keys(config).gpu_memory_utilization / sharing
+
+
+def sglang_training_arguments(config: PPOConfig, run: RunSettings, dtype: torch.dtype) -> SGLangArguments:
+    rollout, source = config.actor_rollout_ref.rollout, policy_source(config, run)
+    return SGLangArguments(
+        model_path=source.location,
+        tokenizer_path=config.data.tokenizer or source.location,
+        device=run.device.type,
+        dtype=str(dtype).removeprefix("torch."),
+        random_seed=run.seed,
+        max_model_len=longest(config),
+        max_running_requests=rollout.max_num_seqs,
+        max_tokens_at_once=rollout.max_num_batched_tokens,
+        enable_memory_saver=rollout.free_cache_engine and run.device.type == "cuda",
+        json_model_override_args=source.config_overrides,
+        trust_remote_code=source.trust_remote_code,
+        load_format=sglang_load_format(rollout.load_format),
+        mem_fraction_static=rollout.gpu_memory_utilization,
+        disable_cuda_graph=rollout.enforce_eager,
+        split_prompts=rollout.enable_chunked_prefill,
+        tp_size=rollout.tensor_model_parallel_size,
+        quiet=rollout.disable_log_stats,
+        more=own_arguments(config),
+    )
+
+
+def sglang_generation_arguments(config: GenerationConfig, run: RunSettings, source: ModelSource) -> SGLangArguments:
+    rollout = config.rollout
+    return SGLangArguments(
+        model_path=source.location,
+        tokenizer_path=source.location,
+        device=run.device.type,
+        dtype=str(source.dtype).removeprefix("torch."),
+        random_seed=run.seed,
+        max_model_len=longest(config),
+        max_running_requests=rollout.max_num_seqs,
+        max_tokens_at_once=rollout.max_num_batched_tokens,
+        enable_memory_saver=False,
+        json_model_override_args=source.config_overrides,
+        trust_remote_code=source.trust_remote_code,
+        mem_fraction_static=rollout.gpu_memory_utilization,
+        disable_cuda_graph=rollout.enforce_eager,
+    )
+
+
+def longest(config: PPOConfig | GenerationConfig) -> int:
+    """Tokens of the longest prompt and response together."""
+    rollout = rollout_keys(config)
+    return rollout.max_model_len or rollout.prompt_length + rollout.response_length
