@@ -66,7 +66,6 @@ def test_a_run_with_sglang_is_let_through_where_it_is_installed(runnable: Runnab
 @pytest.mark.parametrize(
     ("setting", "key"),
     [
-        ("tensor_model_parallel_size=2", "tensor_model_parallel_size"),
         ("use_fire_sampling=True", "use_fire_sampling"),
         ("repetition_penalty=1.2", "repetition_penalty"),
         ("engine_kwargs.sglang={max_running_requests:4}", "engine_kwargs.sglang"),

@@ -55,7 +55,4 @@ def test_rows_name_what_follows_and_what_this_build_takes_alone() -> None:
     english, mandarin = pages()["config.md"], pages()["config.zh.md"]
     follows = "| `actor_rollout_ref.rollout.prompt_length` | an integer >= 1 | as `data.max_prompt_length` |"
     assert follows in english and "| 整数 >= 1 | 同 `data.max_prompt_length` |" in mandarin
-    assert (
-        "in the trainer's process. This build: only `hf`, `vllm`." in english
-        and "本版本只接受 `hf`、`vllm`。" in mandarin
-    )
+    assert "This build: only `fsdp`, `fsdp2`." in english and "本版本只接受 `fsdp`、`fsdp2`。" in mandarin
