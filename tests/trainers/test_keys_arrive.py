@@ -65,10 +65,10 @@ def test_responses_end_at_the_texts_of_the_keys(stage: Stage, stop: list[str]) -
 
 
 @pytest.mark.parametrize("stop", ["['']", "['a','']", "''"])
-def test_an_empty_text_ends_nothing_and_is_refused(stage: Stage, stop: str) -> None:
-    with pytest.raises(UserError, match=r"rollout\.stop.*empty text"):
+def test_an_empty_text_would_end_everything_and_is_refused(stage: Stage, stop: str) -> None:
+    with pytest.raises(UserError, match=r"rollout\.stop: .* empty"):
         sampling(stage, f"{ROLLOUT}.stop={stop}")
-    with pytest.raises(UserError, match=r"rollout\.stop.*empty text"):
+    with pytest.raises(UserError, match=r"rollout\.stop: .* empty"):
         generation(stage, f"rollout.stop={stop}")
 
 
@@ -94,7 +94,7 @@ def engine_of(worker: type, config: Any, monkeypatch: pytest.MonkeyPatch, **peer
     monkeypatch.setattr(rollout_engines, "HFEngine", made)
     monkeypatch.setattr(rollout_engines, "PreTrainedModel", SimpleNamespace)
     monkeypatch.setattr(rollout_worker, "end_tokens", lambda *_: set())
-    monkeypatch.setattr(rollout_worker, "load_tokenizer", lambda path, **how: asked.update(tokenizer=(path, how)))
+    monkeypatch.setattr(rollout_worker, "load_tokenizer", lambda path, **how: asked.update(read=(path, how)))
     monkeypatch.setattr(rollout_worker, "load_causal_lm", lambda source: (asked.update(source=source), model)[1])
     options = SimpleNamespace(compute_dtype=None)
     engine = SimpleNamespace(sharding=SimpleNamespace(whole=True), model=model, options=options)
@@ -138,7 +138,7 @@ def test_the_model_and_the_engine_of_a_generation_are_those_of_the_keys(
     source = asked["source"]
     assert (source.path, source.external_lib, source.trust_remote_code) == (str(stage.model), "json", True)
     assert source.attn_implementation == "eager" and source.config_overrides == {"attention_dropout": 0.25}
-    assert asked["tokenizer"] == (str(stage.model), {"trust_remote_code": False})
+    assert asked["read"] == (str(stage.model), {"trust_remote_code": False})
     _, plain = engine_of(rollout_worker.GenerationWorker, generation(stage), monkeypatch)
     assert (plain["compute_dtype"], plain["source"].dtype) == (torch.float32, torch.float32)
     assert plain["max_model_len"] == 1024 and plain["source"].attn_implementation == "sdpa"

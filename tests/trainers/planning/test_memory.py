@@ -203,7 +203,7 @@ def test_a_deep_model_is_told_from_a_few_layers(
             tracer = Tracer(deep(family, 6, checkpointing=checkpointing))
             found.append(tracer.update(OPTIONS[options], MICRO, want, watch, only=only).total)
         found.append(tracer.scoring(OPTIONS[options], MICRO, want).total)
-        found.append(tracer.generation(torch.float32, [MICRO], 100)[0])
+        found += [tracer.generation(torch.float32, [MICRO], piece)[0] for piece in (100, 4)]  # prompts whole, and split
         return found
 
     told = peaks()  # the second is a bound: where gradients come as activations go, the peak is only known to lie below
