@@ -21,9 +21,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; notices go to stderr.")] = False,
     memory_gib: Annotated[
         float | None,
-        typer.Option(
-            help="Memory in GiB to hold the run to: of one GPU, or of a machine that computes on CPUs.", min=0
-        ),
+        typer.Option(help="Memory in GiB to hold the run to: of one GPU, or of a machine that computes on CPUs."),
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="cuda or cpu: plan for a machine that has it. By default trainer.device of here.")
@@ -36,6 +34,8 @@ def plan(
     command, argv = _command(ctx.args)
     if device not in (None, "cuda", "cpu"):
         raise UserError(f"--device={device}: expected cuda or cpu")
+    if memory_gib is not None and not 0 < memory_gib < float("inf"):
+        raise UserError(f"--memory-gib={memory_gib:g}: expected a number > 0; leave it out to take what there is here")
     from hone.tracking.console import console
 
     console.stderr = as_json

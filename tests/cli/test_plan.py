@@ -71,6 +71,9 @@ def test_a_plan_writes_nothing(stage: Stage) -> None:
         (["ppo", "data.train_batchsize=3"], "did you mean data.train_batch_size?"),
         (["eval", "data.path=x"], "there is no plan of 'eval'"),
         (["ppo", "--device", "tpu"], "--device=tpu: expected cuda or cpu"),
+        (["ppo", "--memory-gib", "0"], "--memory-gib=0: expected a number > 0"),
+        (["ppo", "--memory-gib=-2"], "--memory-gib=-2: expected a number > 0"),
+        (["ppo", "--memory-gib", "nan"], "--memory-gib=nan: expected a number > 0"),
     ],
 )
 def test_a_mistake_is_one_message(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

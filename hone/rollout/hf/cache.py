@@ -38,11 +38,12 @@ class SlotCache:
         return new
 
     def write(self, layer: int, slots: Tensor, columns: Tensor, k: Tensor, v: Tensor) -> None:
-        """Puts k, v [n, kv_heads, D] at (slots[n], columns[n])."""
+        """Puts k, v [n, kv_heads, D] at (slots[n], columns[n]). In mixed precision the rotation of keys gives fp32, of
+        which products take the values' format: nothing more is kept."""
         while len(self.keys) <= layer:
             self.keys.append(None)
             self.values.append(None)
-        for store, new in ((self.keys, k), (self.values, v)):
+        for store, new in ((self.keys, k.to(v.dtype)), (self.values, v)):
             tensor = store[layer]
             if tensor is None:
                 tensor = store[layer] = new.new_zeros(self.slots, new.shape[1], self.columns, new.shape[2])

@@ -4,7 +4,8 @@ micro-batches are the run's own, over sequences that are all as long as they may
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 
 import torch
 from torch import Tensor
@@ -73,6 +74,7 @@ class Pass:
     sequences:     of the rank that has most
     micro_batches: where every sequence is as long as it may be; `exact` if other lengths give the same number
     fullest:       the micro-batch of most tokens, and how many of them are computed
+    padded:        its sequences are rows of a rectangle
     """
 
     sequences: int
@@ -80,6 +82,21 @@ class Pass:
     exact: bool
     fullest: Micro
     tokens: int
+    padded: bool = False
+
+    def times(self, factor: float) -> Pass:
+        """Over so many times the sequences, whose fullest micro-batch is no other."""
+        return replace(
+            self,
+            sequences=ceil(self.sequences * factor),
+            micro_batches=ceil(self.micro_batches * factor),
+            exact=False,
+        )
+
+    @property
+    def dearest(self) -> Micro:
+        """The micro-batch that takes most memory."""
+        return _ragged(self.fullest) if self.padded else self.fullest
 
 
 def pass_over(
@@ -102,13 +119,12 @@ def pass_over(
     fullest = max(plan, key=len)
     micro = Micro([longest.prompt] * len(fullest), [longest.total] * len(fullest), [families[i] for i in fullest])
     dynamic = batching.max_tokens is not None
-    if batching.padded:
-        micro = _ragged(micro)
     if dynamic and len(plan) > 1:
         micro = _filled(micro, longest, batching, shared_prompts=shared_prompts)
     even = takers == 1 or not dealing.balance
     exact = even and (not dynamic or len(groups) == 1)
-    return Pass(len(mine), len(plan), exact, micro, micro.computed(shared_prompts=shared_prompts))
+    tokens = micro.computed(shared_prompts=shared_prompts)
+    return Pass(len(mine), len(plan), exact, micro, tokens, batching.padded)
 
 
 def _ragged(micro: Micro) -> Micro:

@@ -12,23 +12,25 @@ from hone.config import Loaded
 from hone.config.schema.ppo import PPOConfig
 from hone.models.load import load_tokenizer
 from hone.rewards.manager import PROCESSES
-from hone.trainers.checkpoints import due
 from hone.trainers.on_policy import OnPolicy
 from hone.trainers.planning.disk import Disk, disk_of, role_disk
+from hone.trainers.planning.due import DueSteps
 from hone.trainers.planning.machine import Machine
 from hone.trainers.planning.passes import Pass, Sequences, pass_over
 from hone.trainers.planning.plan import Batches, Places, Plan, Update
 from hone.trainers.planning.ppo_memory import StepMemory
-from hone.trainers.planning.steps import Steps, count_rows, due_steps, order_of, steps_done
+from hone.trainers.planning.steps import Steps, count_rows, order_of, steps_done
 from hone.trainers.planning.storage import storage_of, ways
 from hone.trainers.ppo_setup import actor_plan, critic_plan, prompts, roles
 from hone.trainers.updates import UpdatePlan
-from hone.trainers.validation import validates, validates_first
+from hone.trainers.validation import validates_first
 from hone.training.engine import is_stochastic
 from hone.training.micro_batches import MicroBatching
 from hone.workers.build import actor_recipe, critic_recipe, reference_batching, reference_recipe
 from hone.workers.recipe import EngineRecipe
 from hone.workers.settings import RunSettings
+
+MOST_DEALT = 2**18  # trajectories that are dealt one by one; what there is of more is counted from these
 
 
 def plan_ppo(loaded: Loaded, machine: Machine, dealing: Dealing) -> Plan:
@@ -102,29 +104,32 @@ class _PPOPlan:
 
     def _passes(self) -> Iterator[tuple[str, Pass]]:
         """What is computed over all trajectories of a step, before the update."""
-        groups = [i // self.longest.n for i in range(self.trajectories)]
+        count = self.trajectories
+        groups = [i // self.longest.n for i in range(min(count, MOST_DEALT))]
         if not self.on_policy:
-            yield "log-probs", self._pass(groups, self.actor.scoring, self.actor)
+            yield "log-probs", self._pass(groups, count, self.actor.scoring, self.actor)
         if self.config.needs_ref_logprobs:
             recipe = self.reference or self.actor
-            yield "reference", self._pass(groups, reference_batching(self.config, recipe.options), recipe)
+            yield "reference", self._pass(groups, count, reference_batching(self.config, recipe.options), recipe)
         if self.critic is not None:
-            yield "values", self._pass(groups, self.critic.scoring, self.critic)
+            yield "values", self._pass(groups, count, self.critic.scoring, self.critic)
 
     def _update(self, recipe: EngineRecipe, plan: UpdatePlan, training_steps: int) -> Update:
         assert recipe.training is not None
-        sizes = plan.sizes(self.trajectories)
-        order = torch.arange(self.trajectories)
+        size, count = min(plan.mini_batch, self.trajectories), -(-self.trajectories // plan.mini_batch)
+        order = torch.arange(min(self.trajectories, MOST_DEALT))
         if plan.shuffle:  # a prompt's responses then come apart
-            order = torch.randperm(self.trajectories, generator=torch.Generator().manual_seed(plan.seed))
-        groups = (order[: sizes[0]] // self.longest.n).tolist()
-        share = self._pass(groups, recipe.training.batching, recipe)
-        total, warmup = training_steps * len(sizes) * plan.epochs, recipe.training.schedule_for(self.steps.total)
-        return Update(sizes[0], len(sizes), plan.epochs, share, total, warmup.warmup_steps)
+            order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(plan.seed))]
+        groups = (order[:size] // self.longest.n).tolist()
+        share = self._pass(groups, size, recipe.training.batching, recipe)
+        total, warmup = training_steps * count * plan.epochs, recipe.training.schedule_for(self.steps.total)
+        return Update(size, count, plan.epochs, share, total, warmup.warmup_steps)
 
-    def _pass(self, groups: Sequence[int], batching: MicroBatching, recipe: EngineRecipe) -> Pass:
+    def _pass(self, groups: Sequence[int], count: int, batching: MicroBatching, recipe: EngineRecipe) -> Pass:
+        """Over `count` trajectories, of which `groups` are the first."""
         shared = recipe.options.shared_prompts
-        return pass_over(groups, self.longest, batching, ranks=self.ranks, shared_prompts=shared, dealing=self.dealing)
+        one = pass_over(groups, self.longest, batching, ranks=self.ranks, shared_prompts=shared, dealing=self.dealing)
+        return one if count <= len(groups) else one.times(count / len(groups))
 
     def _places(self) -> Places:
         config, trainer = self.config, self.config.trainer
@@ -179,17 +184,17 @@ def _steps(config: PPOConfig) -> Steps:
     done = steps_done(trainer.default_local_dir, trainer.resume_mode, trainer.resume_from_path)
     if trainer.val_only:
         total = done
-    validations = due_steps(done, total, lambda step, last: validates(config, step, last=last))
-    if data.val_files and validates_first(config, done):
-        validations = [done, *validations]
+    validated = bool(data.val_files)
     return Steps(
         rows=rows,
         validation_rows=_rows(config, training=False) if data.val_files else 0,
         steps_per_epoch=order.steps_per_epoch,
         total=total,
         done=done,
-        validations=validations,
-        saves=due_steps(done, total, lambda step, last: due(step, trainer.save_freq, last=last)),
+        validations=DueSteps(
+            done, total, trainer.test_freq if validated else 0, first=validated and validates_first(config, done)
+        ),
+        saves=DueSteps(done, total, trainer.save_freq),
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from hone.trainers.planning.disk import Disk
+from hone.trainers.planning.due import DueSteps
 from hone.trainers.planning.memory import Phase
 from hone.trainers.planning.passes import Pass
 from hone.trainers.planning.plan import Plan
@@ -66,12 +68,12 @@ def _run(plan: Plan) -> Table:
     return table
 
 
-def _named(steps: Sequence[int]) -> str:
+def _named(steps: DueSteps) -> str:
     if not steps:
         return "none"
-    shown = [str(step) for step in steps]
+    shown = [str(step) for step in islice(steps, FEW_STEPS)]
     if len(steps) > FEW_STEPS:
-        shown = [*shown[: FEW_STEPS - 1], "...", shown[-1]]
+        shown = [*shown[:-1], "...", str(steps.newest)]
     return f"{len(steps):,}: after step {', '.join(shown)}"
 
 
@@ -165,7 +167,8 @@ def as_dict(plan: Plan) -> dict[str, Any]:
         "machine": {"device": machine.kind, "memory": machine.memory, "needed": plan.needed, "process": machine.process,
                     "host_memory": machine.host, "host_needed": plan.host_needed},
         "places": {**vars(places), "ranks": places.ranks},
-        "steps": {**vars(steps), "left": steps.left, "epochs": steps.epochs},
+        "steps": {**vars(steps), "left": steps.left, "epochs": steps.epochs,
+                  "validations": _due_dict(steps.validations), "saves": _due_dict(steps.saves)},
         "step": vars(plan.batches),
         "passes": {name: _pass_dict(one) for name, one in plan.passes.items()},
         "updates": {
@@ -183,6 +186,13 @@ def _pass_dict(one: Pass) -> Mapping[str, Any]:
     micro = one.fullest
     fullest = {"sequences": len(micro.lengths), "tokens": one.tokens, "trained": micro.trained}
     return {"rank_sequences": one.sequences, "micro_batches": one.micro_batches, "exact": one.exact, "fullest": fullest}
+
+
+def _due_dict(steps: DueSteps) -> dict[str, Any]:
+    """How many there are, and the first and the last of them; between them they come every `every` steps."""
+    first = next(iter(steps), None)
+    last = steps.newest if steps else None
+    return {"count": len(steps), "first": first, "last": last, "every": steps.every if steps.every > 0 else None}
 
 
 def _phase_dict(phase: Phase) -> dict[str, Any]:

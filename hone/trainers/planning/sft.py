@@ -7,16 +7,15 @@ import torch
 from hone.cluster import Dealing
 from hone.config import Loaded
 from hone.config.schema.sft import SFTConfig
-from hone.trainers.checkpoints import due
 from hone.trainers.planning.disk import Disk, disk_of, role_disk
+from hone.trainers.planning.due import DueSteps
 from hone.trainers.planning.machine import Machine
 from hone.trainers.planning.memory import Held, Rank, saving
 from hone.trainers.planning.passes import Pass, Sequences, pass_over
 from hone.trainers.planning.plan import Batches, Places, Plan, Update
-from hone.trainers.planning.steps import Steps, count_rows, due_steps, order_of, steps_done
+from hone.trainers.planning.steps import Steps, count_rows, order_of, steps_done
 from hone.trainers.planning.storage import Storage, storage_of, ways
 from hone.trainers.planning.working import Engine
-from hone.trainers.sft import saves
 from hone.training.checkpoint import files_of
 from hone.workers.recipe import EngineRecipe
 from hone.workers.settings import RunSettings
@@ -67,15 +66,14 @@ def _steps(config: SFTConfig) -> Steps:
     order = order_of(rows, data.train_batch_size)
     total = order.total_steps(trainer.total_training_steps, trainer.total_epochs)
     done = steps_done(trainer.default_local_dir, trainer.resume_mode, trainer.resume_from_path)
-    validated = bool(data.val_files)
     return Steps(
         rows=rows,
         validation_rows=count_rows(data.val_files, data.val_max_samples) if data.val_files else 0,
         steps_per_epoch=order.steps_per_epoch,
         total=total,
         done=done,
-        validations=due_steps(done, total, lambda step, last: validated and due(step, trainer.test_freq, last=last)),
-        saves=due_steps(done, total, lambda step, last: saves(step, trainer.save_freq, last=last)),
+        validations=DueSteps(done, total, trainer.test_freq if data.val_files else 0),
+        saves=DueSteps(done, total, trainer.save_freq, last=True),  # what was trained is never lost
     )
 
 

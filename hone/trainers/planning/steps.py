@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from hone.data.files import read_rows
 from hone.data.order import BatchOrder
 from hone.data.prompts import choose_rows
 from hone.trainers.checkpoints import Checkpoints, read_state
+from hone.trainers.planning.due import DueSteps
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class Steps:
     steps_per_epoch: int
     total: int
     done: int
-    validations: list[int]
-    saves: list[int]
+    validations: DueSteps
+    saves: DueSteps
 
     @property
     def left(self) -> int:
@@ -48,8 +49,3 @@ def steps_done(directory: str, mode: str, path: str | None) -> int:
     """Steps behind the checkpoint that the run will resume from."""
     folder = Checkpoints(Path(directory).expanduser()).find(mode, path)
     return 0 if folder is None else int(read_state(folder)["step"])
-
-
-def due_steps(done: int, total: int, is_due: Callable[[int, bool], bool]) -> list[int]:
-    """is_due(step, whether it is the last)"""
-    return [step for step in range(done + 1, total + 1) if is_due(step, step == total)]

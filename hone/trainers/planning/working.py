@@ -23,7 +23,7 @@ class Engine:
         options, adapter = self.recipe.options, self.recipe.adapter
         try:
             with traceable(), adapter.as_at_start() if adapter and at_start else nullcontext():
-                peak = self.tracer.scoring(options, one.fullest.shared_by(options.sequence_ranks), want)
+                peak = self.tracer.scoring(options, one.dearest.shared_by(options.sequence_ranks), want)
                 return Working(peak, self.storage.gathered)
         except UntraceableError as problem:
             return Working(str(problem), self.storage.gathered)
@@ -33,7 +33,7 @@ class Engine:
         options, only = self.recipe.options, one.micro_batches == 1 and self.ranks == 1
         try:
             with traceable():
-                micro = one.fullest.shared_by(options.sequence_ranks)
+                micro = one.dearest.shared_by(options.sequence_ranks)
                 peak = self.tracer.update(options, micro, want, watch, only=only)
                 return Working(peak, self.storage.training_gathered)
         except UntraceableError as problem:

@@ -81,8 +81,8 @@ def test_an_rl_run_does_what_its_plan_counts(name: str, stage: Stage, plan: Plan
     stage.run_ppo("run", *more, estimator=estimator)
     steps, updates, passes = planned.steps, planned.updates, planned.passes
     assert sum(update.total for update in updates.values()) == len(seen["steps"])
-    assert seen["saved"] == steps.saves
-    assert [step for step in seen["validated"] if step or steps.validations[:1] == [0]] == steps.validations
+    assert seen["saved"] == list(steps.saves)
+    assert [step for step in seen["validated"] if step or steps.validations.first] == list(steps.validations)
     generated = [planned.batches.sequences] * steps.left + [3] * len(steps.validations)  # 3 rows to validate with
     assert Counter(seen["generated"]) == Counter(generated)
     updating = steps.left * len(passes) if name != "ppo" else len(seen["scored"])
@@ -102,7 +102,7 @@ def test_a_fine_tuning_run_does_what_its_plan_counts(stage: Stage, plan: Planner
     planned = plan("sft", stage.sft("run", *more))
     stage.run_sft("run", *more)
     assert planned.updates["model"].total == len(seen["steps"]) == planned.steps.left == 8
-    assert seen["saved"] == planned.steps.saves == [3, 6, 8]
+    assert seen["saved"] == list(planned.steps.saves) == [3, 6, 8]
     assert len(seen["validated"]) == len(planned.steps.validations) == 2
     assert seen["micro"][0] == planned.updates["model"].share.micro_batches == 2
 
@@ -110,7 +110,7 @@ def test_a_fine_tuning_run_does_what_its_plan_counts(stage: Stage, plan: Planner
 def test_a_plan_of_a_run_that_was_stopped_counts_what_is_left(stage: Stage, plan: Planner) -> None:
     stage.run_ppo("run")
     planned = plan("ppo", stage.ppo("run", "trainer.total_training_steps=5"))
-    assert (planned.steps.done, planned.steps.left, planned.steps.saves) == (2, 3, [4, 5])
+    assert (planned.steps.done, planned.steps.left, list(planned.steps.saves)) == (2, 3, [4, 5])
     assert planned.updates["actor"].total == 3 * planned.updates["actor"].optimizer_steps
 
 
