@@ -15,8 +15,15 @@ from hone.config.suggest import nearest_choice
 from hone.config.support import hydra_text
 from hone.errors import UserError
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Look at configurations.")
-PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,  # hone.cli.main words them
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Look at configurations.",
+)
+PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h", "--help"]}
 Command = Annotated[str, typer.Argument(help="ppo, sft, generate or eval.", metavar="COMMAND")]
 Folder = Annotated[Path, typer.Argument(help="Gets config.md and config.zh.md.", metavar="FOLDER", file_okay=False)]
 
@@ -27,7 +34,9 @@ def show(
     command: Command,
     changed: Annotated[bool, typer.Option("--changed", help="Only the keys that differ from their default.")] = False,
 ) -> None:
-    """Print the resolved configuration: `hone config show ppo trainer.total_epochs=1`.
+    """Print the resolved configuration.
+
+    hone config show ppo trainer.total_epochs=1
 
     It is YAML that loads back; comments say where a value came from and what the default is.
     """
@@ -38,7 +47,12 @@ def show(
 
 @app.command(context_settings=PASS_THROUGH)
 def check(ctx: typer.Context, command: Command) -> None:
-    """Report all that keeps a configuration from running: `hone config check ppo -cp configs -cn math`."""
+    """Report all that keeps it from running.
+
+    hone config check ppo -cp configs -cn math
+
+    Data files and model folders are looked into as well, and nothing is loaded.
+    """
     loaded = load_and_check(_known(command), ctx.args)
     for notice in loaded.notices:
         typer.echo(f"note: {notice}")
@@ -47,7 +61,9 @@ def check(ctx: typer.Context, command: Command) -> None:
 
 @app.command(context_settings=PASS_THROUGH)
 def diff(ctx: typer.Context) -> None:
-    """Print the keys whose values differ: `hone config diff runs/a trainer.seed=1 runs/b`.
+    """Print the keys in which two differ.
+
+    hone config diff runs/a trainer.seed=1 runs/b
 
     A configuration is a YAML file, the folder of a run, a preset or a command; overrides follow the one they are for.
     """
@@ -65,7 +81,10 @@ def explain(
     command: Command,
     key: Annotated[str, typer.Argument(help="A key, a section or the end of one; none lists all.", metavar="KEY")] = "",
 ) -> None:
-    """Say what a key means, what it accepts, what reads it: `hone config explain ppo algorithm.adv_estimator`."""
+    """Say what a key means and accepts.
+
+    hone config explain ppo algorithm.adv_estimator
+    """
     from hone.config.explain import answer
 
     typer.echo(answer(_known(command), key))
@@ -73,9 +92,13 @@ def explain(
 
 @app.command()
 def docs(folder: Folder) -> None:
-    """Write the reference pages of all keys, in English and Chinese: `hone config docs docs`."""
+    """Write the reference pages of all keys.
+
+    hone config docs docs
+    """
     from hone.config.pages import pages
 
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages().items():
         (folder / name).write_text(text, encoding="utf-8")
         typer.echo(str(folder / name))

@@ -33,6 +33,9 @@ def parse_command_line(command: str, argv: Sequence[str]) -> CommandLine:
             overrides.append(argument)
         elif flag not in _FLAGS:
             raise ConfigError(command, [Problem(argument, "is not a flag of this command", _USAGE, "remove it")])
+        elif _FLAGS[flag] in flags:
+            fix = "keep one; a file's defaults list names further files"
+            raise ConfigError(command, [Problem(argument, "is given twice", "one file to start from", fix)])
         else:
             flags[_FLAGS[flag]] = value if equals else _next_value(command, flag, arguments)
     return _to_command_line(flags, overrides)

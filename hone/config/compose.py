@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import copy
+import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from .command_line import CommandLine, parse_command_line
+from .file_faults import UNREADABLE, faulty_defaults, unreadable_file
 from .names import chooses_a_group, is_other_name
 from .overrides import apply_overrides, not_a_section, parse_overrides
 from .presets import DEFAULT_PRESET, PRESETS, Preset, register_with_hydra
-from .problems import ConfigError, Problem, in_brief
+from .problems import ConfigError, Problem
 from .schema.walk import document, knows
 from .suggest import nearest_choice
-from .tree import Tree, get, leaves, merge, put
-
-# What YAML, OmegaConf and Hydra raise over a file: ValueError also stands for bytes that are no text, OSError for files
-# that hold a single number.
-UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, OSError, RecursionError)
+from .tree import Tree, get, leaves, merge, put, with_text_keys
 
 
 @dataclass
@@ -40,6 +35,7 @@ class Composition:
     tree: Tree
     user_keys: set[str]
     problems: list[Problem]
+    notices: list[str] = field(default_factory=list)
     overridden: set[str] = field(default_factory=set)
     file: Path | None = None
 
@@ -52,8 +48,8 @@ def compose(command: str, argv: Sequence[str]) -> Composition:
     try:
         composition = _from_sources(command, line, groups)
     except UNREADABLE as error:
-        file, wrong = line.config_name or command, f"cannot be composed: {_reason(error)}"
-        raise ConfigError(command, [Problem(file, wrong, "", "correct the file"), *problems]) from error
+        problem = unreadable_file(_config_file(command, line), line.config_name or command, error)
+        raise ConfigError(command, [problem, *problems]) from error
     schema = composition.preset.schema
     flattened = _restore_sections(composition)
     overrides = [_group_as_key(command, override) for override in overrides]
@@ -65,16 +61,11 @@ def compose(command: str, argv: Sequence[str]) -> Composition:
         defaults=composition.defaults,
         user_keys=composition.user_keys,
     )
-    said = {key for override in overrides for key, _ in leaves({override.key_or_group: override.value()})}
+    values = {override.key_or_group: with_text_keys(override.value()) for override in overrides}
+    said = {key for name, value in values.items() for key, _ in leaves({name: value})}
     composition.overridden = said & composition.user_keys
     composition.problems = [*problems, *flattened, *found]
     return composition
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply, or its defaults list leads back to it"
-    return in_brief(" ".join(str(error).split()))
 
 
 def _group_as_key(command: str, override: Override) -> Override:
@@ -109,11 +100,12 @@ def _from_sources(command: str, line: CommandLine, groups: list[str]) -> Composi
     preset = _preset_of(command, written) if path else PRESETS[line.config_name or DEFAULT_PRESET[command]]
     defaults = preset.tree()
     user_keys = {key for key, _ in leaves(written) if key.split(".")[0] != "defaults"}
+    notices: list[str] = []
     if "defaults" in written or groups:
         folder = path.parent if path else line.config_dir or Path.cwd()
-        written = _compose_with_hydra(folder, path.stem if path else str(line.config_name), groups)
+        written, notices = _compose_with_hydra(folder, path.stem if path else str(line.config_name), groups)
         user_keys |= {key for key, value in leaves(written) if get(defaults, key, None) != value}
-    return Composition(preset, defaults, merge(copy.deepcopy(defaults), written), user_keys, [], file=path)
+    return Composition(preset, defaults, merge(copy.deepcopy(defaults), written), user_keys, [], notices, file=path)
 
 
 def _config_file(command: str, line: CommandLine) -> Path | None:
@@ -135,7 +127,7 @@ def _config_file(command: str, line: CommandLine) -> Path | None:
 def _no_file(key: str, wrong: str, command: str, folder: Path) -> Problem:
     presets = [name for name, preset in PRESETS.items() if preset.command == command]
     files = sorted(path.stem for path in folder.glob("*.y*ml") if path.is_file()) if folder.is_dir() else []
-    near = nearest_choice(key, presets + files)
+    near = nearest_choice(key, presets + files, cutoff=0.75)
     fix = f"did you mean {near}?" if near else "write --config-path DIR --config-name NAME"
     return Problem(key, wrong, "one of " + ", ".join(presets + files[:10]), fix)
 
@@ -148,15 +140,10 @@ def read_yaml(command: str, path: Path) -> Tree:
     if not isinstance(written.get("defaults", []), list):
         wrong, fix = f"is {written['defaults']!r}", f"write defaults: [{DEFAULT_PRESET[command]}, _self_]"
         raise ConfigError(command, [Problem("defaults", wrong, "a list of presets and files", fix)])
-    tree: Tree = _with_text_keys(written)
+    if problem := faulty_defaults(str(path), written.get("defaults", [])):
+        raise ConfigError(command, [problem])
+    tree: Tree = with_text_keys(written)
     return tree
-
-
-def _with_text_keys(value: Any) -> Any:
-    """YAML reads the keys 1 and yes as a number and a boolean."""
-    if isinstance(value, dict):
-        return {str(name): _with_text_keys(below) for name, below in value.items()}
-    return value
 
 
 def _preset_of(command: str, written: Tree) -> Preset:
@@ -169,9 +156,22 @@ def _preset_of(command: str, written: Tree) -> Preset:
     return PRESETS[fitting[0] if fitting else DEFAULT_PRESET[command]]
 
 
-def _compose_with_hydra(folder: Path, name: str, groups: list[str]) -> dict[str, Any]:
+def _compose_with_hydra(folder: Path, name: str, groups: list[str]) -> tuple[Tree, list[str]]:
+    """The tree, and notices of what Hydra only warns of."""
     register_with_hydra()
-    with initialize_config_dir(version_base="1.3", config_dir=str(folder.absolute())):
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        initialize_config_dir(version_base="1.3", config_dir=str(folder.absolute())),
+    ):
+        warnings.simplefilter("always")
         config = hydra_compose(config_name=name, overrides=groups)
-    composed: dict[str, Any] = _with_text_keys(OmegaConf.to_container(config))
-    return composed
+    composed: Tree = with_text_keys(OmegaConf.to_container(config))
+    return composed, list(dict.fromkeys(said for warning in caught if (said := _in_words(str(warning.message), name))))
+
+
+def _in_words(warning: str, name: str) -> str | None:
+    if missing := re.search(r"hydra\.searchpath.*path=(\S+) is not available", warning):
+        return f"hydra.searchpath names {missing.group(1)}, which is no folder here: nothing is looked for in it"
+    if "missing `_self_`" in warning:
+        return f"the defaults list of {name} lacks _self_: the file's own keys come after all that it names"
+    return None

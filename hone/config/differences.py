@@ -8,7 +8,8 @@ from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
-from .compose import UNREADABLE, read_yaml
+from .compose import read_yaml
+from .file_faults import UNREADABLE
 from .load import preview
 from .presets import DEFAULT_PRESET, PRESETS
 from .problems import ConfigError, Problem
@@ -53,7 +54,8 @@ def read_names(arguments: Sequence[str]) -> list[Named]:
         else:
             raise _unusable(argument, "stands before the configuration that it is for")
     if len(named) != 2:
-        raise _unusable(" ".join(arguments) or "nothing", f"names {len(named)} configurations")
+        found = ", ".join(each.name for each in named) or "none"
+        raise _unusable("configurations", f"{len(named)} are named ({found})")
     return named
 
 

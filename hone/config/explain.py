@@ -24,6 +24,7 @@ def answer(command: str, key: str) -> str:
     """What there is to say about a key, a section, the end of a key's name, or nothing, which lists all keys."""
     schema = PRESETS[DEFAULT_PRESET[command]].schema
     docs = document(schema)
+    key = re.sub(r"^(\+\+?|~)|=.*$", "", key, flags=re.DOTALL)  # of an override that key
     if key in docs or not key:
         return _explained(command, docs, key) if key and not docs[key].section else _section(docs, key)
     ending = [docs[known] for known in docs if known.endswith(f".{key}")]
@@ -35,7 +36,7 @@ def answer(command: str, key: str) -> str:
         return _free_form(docs, key)
     if is_other_name(command, key) or chooses_a_group(command, key):
         return _other_name(command, docs, key)
-    raise UserError(str(unknown_key(schema, key)))
+    raise UserError(str(unknown_key(schema, key)).replace("explain COMMAND", f"explain {command}"))
 
 
 def _section(docs: dict[str, KeyDoc], key: str) -> str:

@@ -91,4 +91,5 @@ def _draft(command: str, argv: Sequence[str]) -> _Draft:
     problems = without_echoes([*problems, *unresolved, *mistyped, *derived.problems], followed)
     found = origins(composition, before, derived.notices)
     user_keys = frozenset(composition.user_keys)
-    return _Draft(config, user_keys, problems, derived.notices, followed, derived.spelled, found)
+    said = [*composition.notices, *derived.notices]
+    return _Draft(config, user_keys, problems, said, followed, derived.spelled, found)

@@ -10,13 +10,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
+from .override_faults import GRAMMAR, unreadable
 from .problems import Problem
 from .schema.base import Node
 from .schema.walk import document
 from .suggest import nearest_keys
-from .tree import Tree, drop, get, leaves, merge, put
-
-_GRAMMAR = "an override such as a.b=1, +a.b=1, ++a.b=1 or ~a.b"
+from .tree import Tree, drop, get, leaves, merge, put, with_text_keys
 
 
 def unknown_key(schema: type[Node], key: str) -> Problem:
@@ -30,7 +29,8 @@ def unknown_key(schema: type[Node], key: str) -> Problem:
 
 def not_a_section(key: str, value: Any) -> Problem:
     """The problem of a section that was given a single value."""
-    return Problem(key, f"is a section, not {value!r}", "", f"set keys below it, such as {key}.KEY=VALUE")
+    shown = "null" if value is None else repr(value)
+    return Problem(key, f"is a section, not {shown}", "", f"set keys below it, such as {key}.KEY=VALUE")
 
 
 def parse_overrides(texts: Sequence[str]) -> tuple[list[Override], list[Problem]]:
@@ -40,9 +40,8 @@ def parse_overrides(texts: Sequence[str]) -> tuple[list[Override], list[Problem]
     for text in texts:
         try:
             override = parser.parse_override(_quote_home(text))
-        except (HydraException, ValueError, RecursionError) as error:  # ValueError: a number of thousands of digits
-            reason = str(error).splitlines()[0].partition(" expecting ")[0]
-            problems.append(Problem(text, f"cannot be read: {reason}", _GRAMMAR, "quote a value: key='\"value\"'"))
+        except (HydraException, ValueError, RecursionError):  # ValueError: a number of thousands of digits
+            problems.append(unreadable(text))
             continue
         problem = _unusable(text, override)
         if problem:
@@ -59,12 +58,12 @@ def _quote_home(text: str) -> str:
 
 def _unusable(text: str, override: Override) -> Problem | None:
     if not override.key_or_group:
-        return Problem(text, "names no key", _GRAMMAR, "write the key in full")
+        return Problem(text, "names no key", GRAMMAR, "write the key in full")
     if override.is_sweep_override():
         fix = "write one value, or [a,b] for a list, or quote a text that holds a comma"
         return Problem(text, "is a sweep over several values", "one value", fix)
     if override.package is not None or "/" in override.key_or_group:
-        return Problem(text, "names a config group that is not in --config-path", _GRAMMAR, "use the key's dotted name")
+        return Problem(text, "names a config group that is not in --config-path", GRAMMAR, "use the key's dotted name")
     return None
 
 
@@ -88,7 +87,7 @@ def apply_overrides(
         elif key in docs and docs[key].section and not isinstance(override.value(), dict):
             problems.append(not_a_section(key, override.value()))
         else:
-            _set(key, override.value(), tree, user_keys)
+            _set(key, with_text_keys(override.value()), tree, user_keys)
     return problems
 
 

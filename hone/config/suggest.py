@@ -18,9 +18,9 @@ def nearest_keys(key: str, known: Iterable[str], *, limit: int = 3) -> list[str]
     return [candidate for candidate in best if likeness[candidate] >= 0.9 * likeness[best[0]]]
 
 
-def nearest_choice(value: object, choices: Iterable[object]) -> str | None:
+def nearest_choice(value: object, choices: Iterable[object], *, cutoff: float = 0.5) -> str | None:
     """The choice that looks most like `value`, or None when none does."""
-    matches = get_close_matches(str(value).lower(), [str(c) for c in choices], n=1, cutoff=0.5)
+    matches = get_close_matches(str(value).lower(), [str(c) for c in choices], n=1, cutoff=cutoff)
     return matches[0] if matches else None
 
 

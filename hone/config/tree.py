@@ -31,6 +31,13 @@ def put(tree: Tree, dotted: str, value: Any) -> None:
     tree[last] = value
 
 
+def with_text_keys(value: Any) -> Any:
+    """Of a value and all below it: YAML reads the keys 1 and yes as a number and a boolean."""
+    if isinstance(value, dict):
+        return {str(name): with_text_keys(below) for name, below in value.items()}
+    return value
+
+
 def drop(tree: Tree, dotted: str) -> None:
     section, _, last = dotted.rpartition(".")
     del (get(tree, section) if section else tree)[last]

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from .overrides import unknown_key
 from .problems import Problem, in_brief
+from .reference_faults import unresolved
 from .schema.base import Node
 from .schema.walk import KeyDoc, document, fields_of, is_open, knows, section_of
 from .suggest import nearest_choice
@@ -88,14 +89,16 @@ def _unknown(section: Tree, schema: type[Node], prefix: str) -> Any:
 
 def resolve(tree: Tree, fallback: Tree) -> tuple[Tree, list[Problem]]:
     """Replaces interpolations by what they refer to."""
-    problems: list[Problem] = []
-    resolved = _resolve(OmegaConf.create(tree), "", problems)
+    failed: dict[str, tuple[bool, Exception]] = {}
+    resolved = _resolve(OmegaConf.create(tree), "", failed)
+    problems = [_unresolved(key, missing, error, tree) for key, (missing, error) in failed.items()]
     for problem in problems:
         put(resolved, problem.key, get(fallback, problem.key, None))
     return resolved, problems
 
 
-def _resolve(section: DictConfig, prefix: str, problems: list[Problem]) -> Tree:
+def _resolve(section: DictConfig, prefix: str, failed: dict[str, tuple[bool, Exception]]) -> Tree:
+    """`failed` gets, by key, whether its value is missing (???), and the error."""
     resolved: Tree = {}
     for name in map(str, section):
         try:
@@ -103,17 +106,16 @@ def _resolve(section: DictConfig, prefix: str, problems: list[Problem]) -> Tree:
             if isinstance(value, ListConfig):
                 value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
         except OmegaConfBaseException as error:
-            problems.append(_unresolved(f"{prefix}{name}", OmegaConf.is_missing(section, name), error))
+            failed[f"{prefix}{name}"] = OmegaConf.is_missing(section, name), error
             continue
-        resolved[name] = _resolve(value, f"{prefix}{name}.", problems) if isinstance(value, DictConfig) else value
+        resolved[name] = _resolve(value, f"{prefix}{name}.", failed) if isinstance(value, DictConfig) else value
     return resolved
 
 
-def _unresolved(key: str, missing: bool, error: Exception) -> Problem:
+def _unresolved(key: str, missing: bool, error: Exception, tree: Tree) -> Problem:
     if missing:
         return Problem(key, "is mandatory (???) and has no value", "", f"set {key}=...")
-    reason = str(error).splitlines()[0]
-    return Problem(key, f"cannot be resolved: {reason}", "${section.key} of a key that exists", "correct the reference")
+    return unresolved(key, get(tree, key, ""), error, (known for known, _ in leaves(tree)))
 
 
 def validate(tree: Tree, schema: type[Node], fallback: Tree) -> tuple[Node, list[Problem]]:
@@ -152,6 +154,8 @@ def _mistyped(doc: KeyDoc, error: Any) -> Problem:
         return Problem(doc.key, f"{shown} {'has an empty entry' if value else 'is empty'}", doc.expected, fix)
     if error["type"] == "too_large":
         return Problem(doc.key, f"{shown} is out of range", f"{doc.expected}, below 2**63", "set a smaller one")
+    if error["type"] == "finite_number":
+        return Problem(doc.key, f"{shown} is no finite number", doc.expected, "set a number")
     wrong = f"{shown} is out of range" if "than" in error["type"] else f"{shown} has the wrong type"
     return Problem(doc.key, wrong, doc.expected, _as_list(doc, value) or "change the value")
 

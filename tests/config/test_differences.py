@@ -61,9 +61,9 @@ def test_presets_differ_where_they_are_meant_to() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "names 0 configurations"),
-        (["ppo"], "names 1 configurations"),
-        (["ppo", "sft", "eval"], "names 3 configurations"),
+        ([], r"0 are named \(none\)"),
+        (["ppo"], r"1 are named \(ppo\)"),
+        (["ppo", "sft", "eval"], r"3 are named \(ppo, sft, eval\)"),
         (["a=1", "ppo", "ppo"], "stands before the configuration"),
         (["ppo", "sft"], "is a configuration of `hone sft`"),
         (["ppo_trainr", "ppo"], r"did you mean ppo_trainer\?"),
