@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import isqrt
 
+from .check_batches import batch_problems
 from .check_ranks import rank_problems
 from .checkpoint_contents import checkpoint_problems
 from .conversations import conversation_problems
@@ -17,15 +17,13 @@ from .schema.base import Node
 ACTOR = "actor_rollout_ref.actor"
 REF = "actor_rollout_ref.ref"
 ROLLOUT = "actor_rollout_ref.rollout"
-BATCH = "data.train_batch_size"
-MOST_DIVISORS_TRIED = 100_000  # enough for batches up to 10^10; a larger one is a slip anyway
 GROUP_METRICS = ("score", "seq_reward", "seq_final_reward")  # beside what a reward function returns
 
 
 def cross_field_problems(config: Node) -> Iterator[Problem]:
     """Everything that is wrong between keys of one configuration."""
     if isinstance(config, PPOConfig):
-        yield from _mini_batches(config)
+        yield from batch_problems(config)
         yield from rank_problems(config)
         yield from _estimator(config)
         yield from _scores(config)
@@ -51,36 +49,6 @@ def cross_field_problems(config: Node) -> Iterator[Problem]:
     if isinstance(config, (PPOConfig, GenerationConfig)):
         yield from engine_problems(config)
     yield from _sample_limits(config)
-
-
-def _mini_batches(config: PPOConfig) -> Iterator[Problem]:
-    batch, n, actor = config.data.train_batch_size, config.actor_rollout_ref.rollout.n, config.actor_rollout_ref.actor
-    sizes = [(f"{ACTOR}.ppo_mini_batch_size", actor.ppo_mini_batch_size, actor.ulysses_sequence_parallel_size)]
-    if config.trains_critic:
-        critic = config.critic
-        sizes.append(("critic.ppo_mini_batch_size", critic.ppo_mini_batch_size, critic.ulysses_sequence_parallel_size))
-    for key, mini, shared_by in sizes:
-        if batch % mini:
-            yield _indivisible(key, batch, mini)
-        takers = config.ranks // shared_by
-        if mini * n < takers:
-            who = f"{takers} ranks" if shared_by == 1 else f"{takers} groups of {shared_by} ranks"
-            wrong = f"{mini} prompts x {ROLLOUT}.n={n} are {mini * n} trajectories for {who}"
-            expected = "ppo_mini_batch_size * rollout.n >= number of ranks / ulysses_sequence_parallel_size"
-            yield Problem(key, wrong, expected, f"set {key}={-(-takers // n)} or more", (f"{ROLLOUT}.n",))
-
-
-def _indivisible(key: str, batch: int, mini: int) -> Problem:
-    below, above = batch // mini * mini, -(-batch // mini) * mini
-    batches = " or ".join(str(size) for size in (below, above) if size > 0)
-    smaller = range(1, min(isqrt(batch), MOST_DIVISORS_TRIED) + 1)
-    divisors = [d for small in smaller if batch % small == 0 for d in (small, batch // small)]
-    lower = max((size for size in divisors if size < mini), default=1)
-    upper = min((size for size in divisors if size > mini), default=batch)
-    minis = " or ".join(str(size) for size in sorted({lower, upper}))
-    wrong = f"{BATCH}={batch} is {'less than' if batch < mini else 'not a multiple of'} {key}={mini}"
-    expected = "train_batch_size = k * ppo_mini_batch_size with k >= 1 (both count prompts)"
-    return Problem(key, wrong, expected, f"set {BATCH}={batches}, or {key}={minis}", (BATCH,))
 
 
 def _estimator(config: PPOConfig) -> Iterator[Problem]:

@@ -50,7 +50,10 @@ def test_the_critic_has_a_mini_batch_size_of_its_own(runnable: Runnable) -> None
 def test_a_mini_batch_smaller_than_the_ranks_is_reported(runnable: Runnable) -> None:
     argv = [*runnable["ppo"], "trainer.n_gpus_per_node=8", f"{ACTOR}.ppo_mini_batch_size=2", f"{ROLLOUT}.n=3"]
     problem = next(p for p in problems_of(argv) if p.key == f"{ACTOR}.ppo_mini_batch_size")
-    assert "6 trajectories for 8 ranks" in problem.wrong and problem.fix.endswith("=3 or more")
+    assert (
+        "6 trajectories for 8 ranks" in problem.wrong
+        and problem.fix == f"set {ACTOR}.ppo_mini_batch_size=4, or {ROLLOUT}.n=4"
+    )
 
 
 def test_the_deprecated_micro_batch_size_is_split_over_the_ranks(runnable: Runnable) -> None:
