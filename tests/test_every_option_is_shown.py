@@ -20,7 +20,7 @@ Key = tuple[str, str]  # a command and one of its keys
 
 # Announced one by one in tests/config/test_resting.py.
 ROLLOUT = "actor_rollout_ref.rollout"
-ANNOUNCED = {f"{ROLLOUT}.mode", f"{ROLLOUT}.calculate_log_probs"}
+ANNOUNCED = {f"{ROLLOUT}.mode", f"{ROLLOUT}.calculate_log_probs", "data.return_raw_chat"}
 
 # Keys that nobody has written a test for yet. The list can only become shorter: a key that is shown must leave it.
 REMAINDER: set[Key] = set()

@@ -12,6 +12,7 @@ from .lora import lora_notices
 from .resting import resting_notices
 from .schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
 from .schema.base import Node
+from .schema.reward import CustomRewardFunction
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -39,6 +40,8 @@ def notices(config: Node, user_keys: Collection[str]) -> Iterator[str]:
         yield from lora_notices(config, user_keys)
     if isinstance(config, EvaluationConfig) and "data.prompt_key" in user_keys:
         yield "data.prompt_key is not read here: responses are scored without their prompts"
+    if isinstance(config, (PPOConfig, EvaluationConfig)) and config.custom_reward_function.path is not None:
+        yield from _own_scores(config.custom_reward_function, user_keys)
     if isinstance(config, (PPOConfig, GenerationConfig)):
         yield from engine_notices(config, user_keys, may_have_gpu=_may_have_gpu(config))
     if isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
@@ -83,6 +86,8 @@ def _sampling(config: PPOConfig) -> Iterator[str]:
         yield f"{ROLLOUT}.val_kwargs.n={val.n} without sampling: the responses of a prompt are all the same"
     if rollout.mode == "sync":
         yield f"{ROLLOUT}.mode=sync: trajectories are taken as they finish all the same, with the same result"
+    if config.data.return_raw_chat:
+        yield "data.return_raw_chat=True asks for what is always so: agents have a prompt's messages at hand"
     if config.data.val_files is None:
         yield "data.val_files=null: nothing is validated"
     if config.data.val_batch_size is not None:
@@ -137,3 +142,9 @@ def _may_have_gpu(config: PPOConfig | SFTConfig | GenerationConfig) -> bool:
     """Looked up without torch, whose import takes seconds. What a cluster has is not known here."""
     device, elsewhere = config.trainer.device, config.ranks > 1 and config.ray_init.address is not None
     return device == "cuda" or (device == "auto" and (elsewhere or Path("/dev/nvidia0").exists()))
+
+
+def _own_scores(own: CustomRewardFunction, user_keys: Collection[str]) -> Iterator[str]:
+    """A path that comes from a preset of the user's is as good as one on the command line."""
+    if "custom_reward_function.path" in user_keys:
+        yield f"{own.name} of {own.path} scores the rows of every data source: hone's rules, and their checks, rest"

@@ -113,7 +113,6 @@ _DATA = (
     NotBuilt("data.use_shm", (False,), "files are read where they are"),
     NotBuilt("data.custom_cls.path", (None,), "data set classes of your own"),
     NotBuilt("data.return_raw_input_ids", (False,), "rewards from models"),
-    NotBuilt("data.return_raw_chat", (False,), "rewards from models"),
     NotBuilt("data.return_full_prompt", (False,), "rewards from models"),
 )
 _ACTOR = (

@@ -138,7 +138,7 @@ LINES = {
 ENGINES = {"vllm", "sglang", "megatron", "dapo"}  # whatever names one of these is refused, and nothing else is
 ROLLOUT = "actor_rollout_ref.rollout"
 MAY_BE_REFUSED = {
-    "GRPO by tokens with SGLang": {"data.return_raw_chat", "actor_rollout_ref.rollout.engine_kwargs.sglang"},
+    "GRPO by tokens with SGLang": {"actor_rollout_ref.rollout.engine_kwargs.sglang"},
     "GRPO with adapters": {"actor_rollout_ref.model.use_shm"},
 }
 

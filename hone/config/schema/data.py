@@ -44,7 +44,9 @@ class DataConfig(Node):
     return_raw_input_ids: bool = key(
         False, "Also return prompt ids without the chat template, for a reward model with another tokenizer."
     )
-    return_raw_chat: bool = key(False, "Also return the messages as they were before the chat template.")
+    return_raw_chat: bool = key(
+        False, "Also return the messages as they were before the chat template: agents have them in any case."
+    )
     return_full_prompt: bool = key(False, "Also return the prompt text after the chat template.")
     shuffle: bool = key(True, "Draw training prompts in random order, from `seed` alone.")
     validation_shuffle: bool = key(False, "Draw validation prompts in random order.")
