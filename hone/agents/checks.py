@@ -108,12 +108,26 @@ def _check_limits(trajectory: Trajectory, llm: LLM, where: str) -> None:
         )
     if not any(trajectory.response_mask):
         _warn_untrainable(where)
+    room = None if llm.max_model_len is None else llm.max_model_len - most
+    if room is not None and len(trajectory.prompt_ids) > room:
+        _warn_long_prompt(where, room)
 
 
 @cache
 def _warn_untrainable(where: str) -> None:
     """Once an agent: it may well give up on a task."""
     logger.warning("%s returned a trajectory without a sampled token (1 in response_mask): nothing to train on", where)
+
+
+@cache
+def _warn_long_prompt(where: str, room: int) -> None:
+    """Once an agent: it is no mistake where there is memory for it."""
+    logger.warning(
+        "%s returned a prompt of more than the %d tokens that data.max_prompt_length allows: it is kept whole, "
+        "and takes more memory than was planned",
+        where,
+        room,
+    )
 
 
 def _check_column(values: Any, name: str, where: str) -> None:

@@ -200,3 +200,22 @@ def test_a_mistake_that_is_one_message_already_stays_as_it_is(agents: dict[str, 
     assert "careful" in AGENTS
     with pytest.raises(UserError, match=r"^row 3: no tool$"):
         run("careful")
+
+
+def test_a_prompt_that_is_longer_than_planned_is_said_once(
+    agents: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    @register_agent("long")
+    class Long:
+        async def run(self, sample: Any, llm: LLM) -> Trajectory:
+            return replace(GOOD, prompt_ids=[5] * 6)
+
+    def returned(max_model_len: int) -> Trajectory:
+        llm = LLM(Echo(), Sampling(max_tokens=3), 12, max_model_len=max_model_len)
+        return asyncio.run(make_agent("long").run(sample(), llm))
+
+    assert len(returned(9).prompt_ids) == 6 and not caplog.messages
+    for _ in range(2):
+        assert len(returned(8).prompt_ids) == 6
+    (said,) = caplog.messages
+    assert "'long'" in said and "more than the 5 tokens" in said and "data.max_prompt_length" in said
