@@ -1,13 +1,16 @@
-"""What needs more than the configuration to be known and less than a model: the user's own functions, agents and tools,
-the GPU, and whether a model that is on no disk can be had from the hub."""
+"""What needs more than the configuration to be known and less than a model: data files and model folders, the user's
+own functions, agents and tools, and the GPU."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
+from hone.cli.preflight_data import data_findings
+from hone.cli.preflight_models import model_findings, model_remarks
 from hone.config import ConfigError, Loaded, load
-from hone.config.paths import models_of
 from hone.config.schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
 from hone.config.schema.base import Node
 from hone.errors import UserError
@@ -15,6 +18,7 @@ from hone.user_code import load_function
 
 ROLLOUT = "actor_rollout_ref.rollout"
 AGENT = f"{ROLLOUT}.agent"
+REWARD_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
 def load_and_check(command: str, argv: Sequence[str], *, here: bool = True) -> Loaded:
@@ -29,7 +33,7 @@ def load_and_check(command: str, argv: Sequence[str], *, here: bool = True) -> L
         raise ConfigError(command, error.problems, others=others) from error
     if found := list(findings(loaded.config, here=here)):
         raise UserError(found[0]) if len(found) == 1 else ConfigError(command, [], others=found)
-    return loaded
+    return replace(loaded, notices=[*loaded.notices, *model_remarks(loaded.config)])
 
 
 def findings(config: Node, faulty: Collection[str] = (), *, here: bool = True) -> Iterator[str]:
@@ -40,21 +44,20 @@ def findings(config: Node, faulty: Collection[str] = (), *, here: bool = True) -
             check()
         except UserError as mistake:
             yield str(mistake)
+    yield from data_findings(config, faulty)
+    yield from model_findings(config, faulty, here=here)
 
 
 def _checks(config: Node, faulty: frozenset[str], here: bool) -> Iterator[Callable[[], object]]:
     for section, path, name in _functions(config):
         if not faulty & {f"{section}.path", f"{section}.name"}:
-            yield partial(load_function, path, name, section=section)
+            yield partial(_check_function, path, name, section)
     if isinstance(config, PPOConfig) and not faulty & {f"{AGENT}.agent_loop_path", f"{AGENT}.default_agent_loop"}:
         yield partial(_check_agents, config)
     if isinstance(config, PPOConfig) and not faulty & {f"{ROLLOUT}.name", f"{ROLLOUT}.engine_kwargs.vllm"}:
         yield partial(_check_engine, config)
     if here and isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
         yield partial(_check_device, config)
-    for key, path in models_of(config).items():
-        if key not in faulty:
-            yield partial(_check_model, key, path)
 
 
 def _functions(config: Node) -> Iterator[tuple[str, str, str]]:
@@ -71,6 +74,20 @@ def _functions(config: Node) -> Iterator[tuple[str, str, str]]:
         for section, own in sections.items():
             if own.path is not None and own.name is not None:
                 yield section, own.path, own.name
+
+
+def _check_function(path: str, name: str, section: str) -> None:
+    """Of a reward function also whether it can be called as it will be."""
+    function = load_function(path, name, section=section)
+    if section != "custom_reward_function":
+        return
+    try:
+        inspect.signature(function).bind(**dict.fromkeys(REWARD_ARGUMENTS))
+    except TypeError as problem:
+        called = ", ".join(f"{argument}=..." for argument in REWARD_ARGUMENTS)
+        raise UserError(f"{section}.name={name}: {path} defines it so that {name}({called}) fails: {problem}") from None
+    except ValueError:  # a function without a signature, such as a built-in one
+        return
 
 
 def _check_agents(config: PPOConfig) -> None:
@@ -100,9 +117,3 @@ def _check_device(config: PPOConfig | SFTConfig | GenerationConfig) -> None:
         from hone.models.precision import pick_device
 
         pick_device("cuda")
-
-
-def _check_model(key: str, path: str) -> None:
-    from hone.models.hub import require_reachable
-
-    require_reachable(key, path)

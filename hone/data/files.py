@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from hone.errors import UserError
 
 ENDINGS = (".parquet", ".json", ".jsonl")
+MAGIC = b"PAR1"
 
 
 class Row(dict[str, Any]):
@@ -73,7 +74,7 @@ class ParquetSource:
         except PermissionError:
             raise
         except (pa.ArrowException, OSError) as problem:
-            raise UserError(f"{path} is not a readable parquet file: {problem}.") from problem
+            raise unreadable_parquet(path, problem) from problem
         self.columns: list[str] = self.table.column_names
 
     def __len__(self) -> int:
@@ -85,6 +86,21 @@ class ParquetSource:
     def column(self, name: str) -> Iterator[Any]:
         for chunk in self.table.column(name).chunks:
             yield from (value.as_py() for value in chunk)
+
+
+def unreadable_parquet(path: Path, problem: Exception) -> UserError:
+    """A parquet file begins and ends with four letters, between which its description lies at the end."""
+    with path.open("rb") as stream:
+        begins = stream.read(len(MAGIC)) == MAGIC
+        stream.seek(max(path.stat().st_size - len(MAGIC), 0))
+        ends = stream.read() == MAGIC
+    if not begins:
+        reason = "it holds something else. Name a parquet file, or give this one the ending of what it is"
+    elif not ends or path.stat().st_size < 3 * len(MAGIC):
+        reason = "it is cut short, its end is missing. Copy or write it again"
+    else:
+        reason = f"it is damaged ({str(problem).splitlines()[0]:.120}). Copy or write it again"
+    return UserError(f"{path} is not a readable parquet file: {reason}.")
 
 
 class JsonSource:
@@ -126,14 +142,21 @@ def _line_texts(path: Path, text: str) -> list[str]:
     # Not splitlines(): a JSON string may hold U+2028 and other characters that it takes for line ends.
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     for number, line in lines:
-        try:
-            row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as problem:
-            raise UserError(
-                f"{path}, line {number} is not valid JSON: {_fault(problem)}. Expected one object a line."
-            ) from problem
-        _check_object(row, f"{path}, line {number}")
+        parse_line(path, number, line)
     return [line for _, line in lines]
+
+
+def parse_line(path: Path, number: int, line: str) -> dict[str, Any]:
+    """The object on a line of jsonl."""
+    try:
+        row = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as problem:
+        raise UserError(
+            f"{path}, line {number} is not valid JSON: {_fault(problem)}. Expected one object a line."
+        ) from problem
+    _check_object(row, f"{path}, line {number}")
+    found: dict[str, Any] = row
+    return found
 
 
 def _fault(problem: Exception) -> str:
@@ -186,13 +209,21 @@ class Rows(Sequence[Row]):
     def require(self, column: str, key: str) -> None:
         """Refuse files without `column`, which the configuration key `key` names, and files that are all empty."""
         if not len(self):
-            raise UserError(f"{', '.join(map(str, self.paths))}: there are no rows. Expected one at least.")
+            raise no_rows(self.paths)
         for path, source in zip(self.paths, self.sources):
             if len(source) and column not in source.columns:
-                raise UserError(
-                    f"{path} has no column '{column}' ({key}). Its columns: {', '.join(source.columns) or 'none'}. "
-                    f"Set {key} to one of them, or add the column."
-                )
+                raise no_column(path, column, key, source.columns)
+
+
+def no_rows(paths: Sequence[Path]) -> UserError:
+    return UserError(f"{', '.join(map(str, paths))}: there are no rows. Expected one at least.")
+
+
+def no_column(path: Path, column: str, key: str, columns: Sequence[str]) -> UserError:
+    return UserError(
+        f"{path} has no column '{column}' ({key}). Its columns: {', '.join(columns) or 'none'}. "
+        f"Set {key} to one of them, or add the column."
+    )
 
 
 def read_rows(paths: str | Path | Sequence[str | Path]) -> Rows:
@@ -205,10 +236,15 @@ def read_rows(paths: str | Path | Sequence[str | Path]) -> Rows:
 
 
 def _open(path: Path) -> Source:
+    check_file(path)
+    return ParquetSource(path) if path.suffix == ".parquet" else JsonSource(path)
+
+
+def check_file(path: Path) -> None:
+    """Raises UserError for a file that is not there, or whose ending or emptiness says that it holds no rows."""
     if path.suffix not in ENDINGS:
         raise UserError(f"{path} has the ending '{path.suffix}': expected one of {', '.join(ENDINGS)}.")
     if not path.is_file():
         raise UserError(f"The data file {path} does not exist (the working directory is {Path.cwd()}).")
     if path.suffix == ".parquet" and not path.stat().st_size:
         raise UserError(f"{path} is empty: expected a parquet file, which has a few bytes even without rows.")
-    return ParquetSource(path) if path.suffix == ".parquet" else JsonSource(path)

@@ -16,15 +16,19 @@ def epoch_order(num_rows: int, *, seed: int, epoch: int, shuffle: bool) -> np.nd
     return np.random.default_rng([ORDER_STREAM, seed, epoch]).permutation(num_rows)
 
 
+def too_few_rows(batch_size: int, num_rows: int) -> UserError:
+    return UserError(
+        f"data.train_batch_size={batch_size} is larger than the {num_rows} rows that data.train_files give "
+        "(after sampling and filtering): not one full batch. Lower data.train_batch_size or give more rows."
+    )
+
+
 class BatchOrder:
     """Which rows make the batch of a step, with steps counted from 0 over all epochs."""
 
     def __init__(self, num_rows: int, batch_size: int, *, seed: int, shuffle: bool, drop_last: bool = True) -> None:
         if num_rows == 0 or (drop_last and num_rows < batch_size):
-            raise UserError(
-                f"data.train_batch_size={batch_size} is larger than the {num_rows} rows that data.train_files give "
-                "(after sampling and filtering): not one full batch. Lower data.train_batch_size or give more rows."
-            )
+            raise too_few_rows(batch_size, num_rows)
         self.num_rows = num_rows
         self.batch_size = batch_size
         self.seed = seed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from hone.tracking.console import console
 from hone.tracking.strict_json import dumps
 from hone.trainers.validation_metrics import validation_metrics
 from hone.user_code import load_function
+
+logger = logging.getLogger(__name__)
 
 
 def evaluate(loaded: Loaded) -> dict[str, float]:
@@ -60,7 +63,7 @@ def _scores(config: EvaluationConfig, manager: RewardManager) -> tuple[list[str]
         rows.require(getattr(data, key), f"data.{key}")
     # All rows are read before the first is scored: scoring may take long, and a mistake should not wait for it.
     by_rules = config.custom_reward_function.path is None
-    answered = [_read(row, data, by_rules=by_rules) for row in rows]
+    answered = [read_answered(row, data, by_rules=by_rules) for row in rows]
     sources, uids, pending = [], [], []
     for index, row in enumerate(answered):
         for response in row.responses:
@@ -69,10 +72,13 @@ def _scores(config: EvaluationConfig, manager: RewardManager) -> tuple[list[str]
             pending.append(manager.submit(row.data_source, response, row.ground_truth, row.extra_info))
     rewards = [future.result() for future in pending]
     refuse_if_all_raised(rewards)
+    if all(reward.score is None for reward in rewards):
+        logger.warning("nothing was scored: the reward function returned None for all %d responses", len(rewards))
     return sources, uids, rewards
 
 
-def _read(row: Row, keys: EvaluationDataConfig, *, by_rules: bool) -> _Answered:
+def read_answered(row: Row, keys: EvaluationDataConfig, *, by_rules: bool) -> _Answered:
+    """Raises UserError for a row without responses, or one that the rules of its data source cannot score."""
     responses = row.value(keys.response_key, "data.response_key")
     if not isinstance(responses, list) or not responses or not all(isinstance(text, str) for text in responses):
         raise UserError(

@@ -73,8 +73,9 @@ def test_a_file_of_the_users_that_is_missing_is_reported_once(capsys: pytest.Cap
 
 
 def test_check_says_that_a_configuration_can_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "rows.parquet").touch()
-    assert run("check", "eval", f"data.path={tmp_path}/rows.parquet") == 0
+    row = '{"responses": ["5"], "data_source": "arithmetic", "reward_model": {"ground_truth": "5"}}'
+    (tmp_path / "rows.jsonl").write_text(row)
+    assert run("check", "eval", f"data.path={tmp_path}/rows.jsonl") == 0
     assert capsys.readouterr().out == "The configuration of `hone eval` can run.\n"
 
 

@@ -21,16 +21,15 @@ AGENT = "actor_rollout_ref.rollout.agent"
 
 
 @pytest.fixture
-def right(tmp_path: Path) -> list[str]:
+def right(tmp_path: Path, tiny_model_dir: Path, arithmetic_dir: Path) -> list[str]:
     """`hone config check ppo` with overrides that it accepts."""
-    (tmp_path / "rows.parquet").touch()
-    (tmp_path / "model").mkdir()
     (tmp_path / "mine.py").write_text("def mine():\n    pass\n")
     (tmp_path / "exits.py").write_text("import sys\nsys.exit(0)\n")
     return [
         "config", "check", "ppo",
-        f"data.train_files={tmp_path}/rows.parquet", "data.val_files=null",
-        f"actor_rollout_ref.model.path={tmp_path}/model", "actor_rollout_ref.rollout.name=hf",
+        f"data.train_files={arithmetic_dir}/train.parquet", "data.val_files=null",
+        "data.train_batch_size=32", "actor_rollout_ref.actor.ppo_mini_batch_size=32",
+        f"actor_rollout_ref.model.path={tiny_model_dir}", "actor_rollout_ref.rollout.name=hf",
         "trainer.n_gpus_per_node=1", "trainer.logger=[console]",
     ]  # fmt: skip
 

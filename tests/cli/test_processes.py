@@ -59,7 +59,7 @@ def test_a_gpu_that_is_asked_for_and_not_there_is_missed_before_a_run(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr(preflight, "_check_model", lambda key, path: None)
+    monkeypatch.setattr("hone.cli.preflight_models.require_reachable", lambda key, path: None)
 
     def found(device: str, here: bool = True) -> str:
         config = preview(command, [f"trainer.device={device}", "trainer.n_gpus_per_node=1"]).config

@@ -114,6 +114,18 @@ def test_when_every_call_raised_there_is_nothing_to_report(stage: Stage) -> None
         evaluated(stage, stage.directory / "out.parquet", *function)
 
 
+def test_it_is_said_when_nothing_was_scored(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    path, own = stage.directory / "answers.jsonl", stage.directory / "silent.py"
+    row = {"data_source": "arithmetic", "reward_model": {"ground_truth": "5"}, "responses": ["#### 5", "5"]}
+    path.write_text(json.dumps(row))
+    own.write_text("def compute_score(data_source, **_):\n    return None\n")
+    assert evaluated(stage, path, f"custom_reward_function.path={own}")["val-aux/arithmetic/unscored"] == 2
+    assert "nothing was scored: the reward function returned None for all 2 responses" in caplog.text
+    caplog.clear()
+    evaluated(stage, path)
+    assert "nothing was scored" not in caplog.text
+
+
 def test_right_answers_score_one_and_wrong_ones_zero(stage: Stage) -> None:
     rows = [
         {"data_source": "arithmetic", "reward_model": {"ground_truth": "12"}, "responses": ["so\n#### 12", "#### 13"]},
