@@ -13,7 +13,7 @@ from hone.errors import UserError
 CONFIG = "config.json"
 INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-TOKENIZERS = ("tokenizer*", "vocab.*", "merges.txt", "spiece.model", "sentencepiece*", "*.tiktoken", "tekken.json")
+TOKENIZERS = ("tokenizer.*", "vocab.*", "merges.txt", "*piece*.model", "*.bpe.model", "*.tiktoken", "tekken.json")
 LENGTH_BYTES = 8  # before a safetensors header: how long it is
 LARGEST_HEADER = 10**8  # which safetensors itself allows
 COPY = "Copy or download it again"
@@ -87,15 +87,18 @@ def _fault_of_safetensors(file: Path) -> str | None:
 
 
 def check_tokenizer(folder: Path, *, own_code: bool = False) -> None:
-    """Raises UserError for a folder without a tokenizer or its chat template. own_code: it may bring its own."""
+    """Raises UserError for a folder without a tokenizer or its chat template. own_code: one that comes with code of its
+    own may run it, and may then be made of any files."""
+    file = folder / "tokenizer_config.json"
+    settings = _object(file) if file.is_file() else {}
+    if own_code and "auto_map" in settings:
+        return
     if not any(any(folder.glob(pattern)) for pattern in TOKENIZERS):
         raise UserError(
             f"{folder} holds no tokenizer: expected tokenizer.json and tokenizer_config.json, which most models have. "
             "Copy them there from the model that this one was made from"
         )
-    settings = folder / "tokenizer_config.json"
-    template = _object(settings).get("chat_template") if settings.is_file() else None
-    if not (template or own_code or (folder / "chat_template.jinja").is_file() or _more_templates(folder)):
+    if not (settings.get("chat_template") or (folder / "chat_template.jinja").is_file() or _more_templates(folder)):
         raise UserError(
             f"the tokenizer of {folder} has no chat template, and prompts are rendered by it. Use an instruction-tuned "
             "model, or put a chat_template.jinja into the model's folder"

@@ -192,6 +192,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty weights": (lambda f: (f / "model.safetensors").write_bytes(b""), "its header is not whole"),
     "a missing shard": (_index, "lacks model-00002-of-00002.safetensors"),
     "no tokenizer": (lambda f: [p.unlink() for p in f.glob("tokenizer*")], "holds no tokenizer"),
+    "no vocabulary": (lambda f: (f / "tokenizer.json").unlink(), "holds no tokenizer"),
     "no template": (lambda f: (f / "chat_template.jinja").unlink(), "has no chat template"),
 }
 
@@ -204,8 +205,7 @@ def test_a_folder_that_is_no_whole_model_is_found(
     break_it, message = DAMAGES[damage]
     break_it(model)
     key = {"ppo": f"{MODEL}.path", "sft": "model.partial_pretrain", "generate": "model.path"}[command]
-    trust = ["data.trust_remote_code=False"]  # a tokenizer's own code might make a template
-    text = said(command, [*argv(command), *trust, f"{key}={model}"])
+    text = said(command, [*argv(command), f"{key}={model}"])
     assert text.startswith(f"{key}: ") and message in text
 
 
@@ -271,3 +271,14 @@ def test_a_large_file_is_not_read_to_its_end(tmp_path: Path, argv: Callable[[str
     begun = time.process_time()
     load_and_check("ppo", [*argv("ppo"), f"data.train_files={tmp_path}/large.jsonl"])
     assert time.process_time() - begun < 2
+
+
+def test_a_tokenizer_with_code_of_its_own_is_left_alone_where_that_may_run(
+    model: Path, argv: Callable[[str], list[str]]
+) -> None:
+    (model / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": ["mine.Mine", None]}}))
+    (model / "tokenizer.json").unlink()
+    (model / "chat_template.jinja").unlink()
+    base = [*argv("ppo"), f"{MODEL}.path={model}"]
+    load_and_check("ppo", [*base, "data.trust_remote_code=True"])
+    assert "holds no tokenizer" in said("ppo", [*base, "data.trust_remote_code=False"])

@@ -45,7 +45,7 @@ def bad_arithmetic(seed: int) -> tuple[dict[str, int], bool]:
     return dict(zip(KEYS, [*sizes, n, ranks], strict=True)), critic
 
 
-@pytest.mark.parametrize("seeds", [range(start, start + 100) for start in range(0, 400, 100)], ids=str)
+@pytest.mark.parametrize("seeds", [range(start, start + 30) for start in (0, 30, 60)], ids=str)
 def test_what_is_advised_passes_the_check(seeds: range) -> None:
     tried = 0
     for seed in seeds:
@@ -58,7 +58,7 @@ def test_what_is_advised_passes_the_check(seeds: range) -> None:
                 left = {p.key for p in batch_problems(config_of({**values, **way}, critic=critic))}
                 others = {p.key for p in found} - {problem.key}
                 assert problem.key not in left and left <= others, (values, problem.fix, way, left)
-    assert tried > 50
+    assert tried > 15
 
 
 def test_the_settings_of_a_text_are_read() -> None:

@@ -153,30 +153,30 @@ def test_a_preset_can_be_named() -> None:
     ("text", "fault"),
     [
         ("defaults: [sft_trainer]\n", "defaults"),
-        ("defaults: [nothing_there]\n", "mine"),
-        ("data: [\n", "mine"),
+        ("defaults: [nothing_there]\n", "mine.yaml"),
+        ("data: [\n", "mine.yaml"),
         ("- 1\n", "mine.yaml"),
-        ("3\n", "mine"),
+        ("3\n", "mine.yaml"),
         ("defaults: 3\n", "defaults"),
         ("defaults: {a: b}\n", "defaults"),
-        ("defaults: [[1]]\n", "mine"),
-        ("defaults: [mine]\n", "mine"),
-        ("a: \0\n", "mine"),
-        ("trainer: {seed: 1}\ntrainer: {seed: 2}\n", "mine"),
-        ("trainer: !!python/object:os.system {}\n", "mine"),
-        ("trainer: {seed: '${a'}\n", "mine"),
-        ("a: " + "{b: " * 300 + "1" + "}" * 300, "mine"),
+        ("defaults: [[1]]\n", "mine.yaml"),
+        ("defaults: [mine]\n", "mine.yaml"),
+        ("a: \0\n", "mine.yaml"),
+        ("trainer: {seed: 1}\ntrainer: {seed: 2}\n", "mine.yaml"),
+        ("trainer: !!python/object:os.system {}\n", "mine.yaml"),
+        ("trainer: {seed: '${a'}\n", "mine.yaml"),
+        ("a: " + "{b: " * 300 + "1" + "}" * 300, "mine.yaml"),
     ],
 )
 def test_a_file_that_cannot_be_composed_is_one_clear_error(tmp_path: Path, text: str, fault: str) -> None:
     (tmp_path / "mine.yaml").write_text(text)
     (key,) = keys_at_fault("-cp", str(tmp_path), "-cn", "mine")
-    assert key.endswith(fault)
+    assert fault in key
 
 
 def test_a_file_that_is_no_text_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_bytes(b"trainer: \xe9\xff\n")
-    assert keys_at_fault("-cp", str(tmp_path), "-cn", "mine") == ["mine"]
+    assert keys_at_fault("-cp", str(tmp_path), "-cn", "mine") == [str(tmp_path / "mine.yaml")]
 
 
 def test_a_folder_and_a_link_to_itself_are_no_files(tmp_path: Path) -> None:
