@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 from hone.config import ConfigError, Loaded, load
+from hone.config.conversations import conversation_files, rollout_of
 from hone.config.paths import models_of
 from hone.config.schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
 from hone.config.schema.base import Node
@@ -14,7 +15,6 @@ from hone.errors import UserError
 from hone.user_code import load_function
 
 ROLLOUT = "actor_rollout_ref.rollout"
-AGENT = f"{ROLLOUT}.agent"
 
 
 def load_and_check(command: str, argv: Sequence[str], *, here: bool = True) -> Loaded:
@@ -46,7 +46,7 @@ def _checks(config: Node, faulty: frozenset[str], here: bool) -> Iterator[Callab
     for section, path, name in _functions(config):
         if not faulty & {f"{section}.path", f"{section}.name"}:
             yield partial(load_function, path, name, section=section)
-    if isinstance(config, PPOConfig) and not faulty & {f"{AGENT}.agent_loop_path", f"{AGENT}.default_agent_loop"}:
+    if isinstance(config, (PPOConfig, GenerationConfig)) and not faulty & _of_agents(config):
         yield partial(_check_agents, config)
     if isinstance(config, PPOConfig) and not faulty & {f"{ROLLOUT}.name", f"{ROLLOUT}.engine_kwargs.vllm"}:
         yield partial(_check_engine, config)
@@ -55,6 +55,10 @@ def _checks(config: Node, faulty: frozenset[str], here: bool) -> Iterator[Callab
     for key, path in models_of(config).items():
         if key not in faulty:
             yield partial(_check_model, key, path)
+
+
+def _of_agents(config: PPOConfig | GenerationConfig) -> set[str]:
+    return {f"{rollout_of(config)[1]}.agent.default_agent_loop", *conversation_files(config)}
 
 
 def _functions(config: Node) -> Iterator[tuple[str, str, str]]:
@@ -73,16 +77,14 @@ def _functions(config: Node) -> Iterator[tuple[str, str, str]]:
                 yield section, own.path, own.name
 
 
-def _check_agents(config: PPOConfig) -> None:
-    agent, multi_turn = config.actor_rollout_ref.rollout.agent, config.actor_rollout_ref.rollout.multi_turn
-    plain = type(agent).model_fields["default_agent_loop"].default
-    if agent.agent_loop_path is None and agent.default_agent_loop == plain and not multi_turn.enable:
-        return
-    from hone.agents.multi_turn import load_surroundings
-    from hone.trainers.row_checks import load_own_agents
+def _check_agents(config: PPOConfig | GenerationConfig) -> None:
+    rollout, _ = rollout_of(config)
+    plain = type(rollout.agent).model_fields["default_agent_loop"].default
+    named = rollout.agent.agent_loop_path is not None or rollout.agent.default_agent_loop != plain
+    if named or rollout.multi_turn.enable:
+        from hone.trainers.row_checks import load_conversations
 
-    load_own_agents(agent)
-    load_surroundings(multi_turn)
+        load_conversations(config)
 
 
 def _check_engine(config: PPOConfig) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .base import Node, key, node, ref
 from .model import OverrideConfig
 from .reward import CustomRewardFunction
-from .rollout import EngineDtype, EngineName
+from .rollout import AgentKeys, EngineDtype, EngineName, MultiTurnConfig
 from .trainer import Device, RayInitConfig, rank_timeout
 
 
@@ -62,6 +62,8 @@ class GenerationRolloutConfig(Node):
     max_num_batched_tokens: int = key(8192, "Most tokens in one forward pass of a rank's engine.", ge=1)
     max_model_len: int | None = key(None, "Longest prompt plus response; null takes the sum of both lengths.", ge=1)
     ignore_eos: bool = key(False, "Go on after the end token, up to response_length.")
+    multi_turn: MultiTurnConfig = node(MultiTurnConfig)
+    agent: AgentKeys = node(AgentKeys)
 
 
 class GenerationConfig(Node):
