@@ -9,25 +9,30 @@ from collections.abc import Callable
 from typing import Any
 
 
-async def call(function: Callable[..., Any], *arguments: Any, limit_s: float | None = None, **named: Any) -> Any:
+async def call(function: Callable[..., Any], /, *arguments: Any, limit_s: float | None = None) -> Any:
     """The result of a function, or what it raises. A plain one runs in a thread of its own. After `limit_s` seconds a
     TimeoutError is raised: a coroutine is then cancelled, and a thread, which cannot be, left to itself."""
-    running = asyncio.ensure_future(
-        _awaited(lambda: function(*arguments, **named), inspect.iscoroutinefunction(function))
-    )
+    running = asyncio.ensure_future(_awaited(lambda: function(*arguments), inspect.iscoroutinefunction(function)))
     try:
         # Not wait_for: the loop rests while the driver works, and what has ended meanwhile is in time.
         await asyncio.wait({running}, timeout=limit_s)
         if not running.done():
             raise TimeoutError(f"no answer within {limit_s:g} seconds")
+        if running.cancelled():  # by itself: from here it would look as if the trajectory was
+            raise RuntimeError("the call was cancelled")
         return running.result()
     finally:
         running.cancel()
 
 
 async def _awaited(run: Callable[[], Any], asynchronous: bool) -> Any:
-    result = run() if asynchronous else await _in_thread(run)
-    return await result if inspect.isawaitable(result) else result  # of an object with an async __call__, too
+    try:
+        result = run() if asynchronous else await _in_thread(run)
+        return await result if inspect.isawaitable(result) else result  # of an object with an async __call__, too
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as problem:
+        raise _settable(problem) from problem
 
 
 def _in_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -52,7 +57,7 @@ def _in_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
 
 
 def _settable(problem: BaseException) -> BaseException:
-    """A future takes no StopIteration, and an exit in a thread must not end the loop."""
-    if isinstance(problem, StopIteration | SystemExit | KeyboardInterrupt):
-        return RuntimeError(f"{type(problem).__name__}: {problem}")
-    return problem
+    """A future takes no StopIteration, and an exit, or what else is no Exception, must not end the loop."""
+    if isinstance(problem, Exception) and not isinstance(problem, StopIteration):
+        return problem
+    return RuntimeError(f"{type(problem).__name__}: {problem}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hone.agents.calling import call as awaited
 from hone.agents.named import load_named
 from hone.agents.reply import Reply, as_reply
-from hone.agents.tools.listing import config_of, entries, make, refuse_unknown
+from hone.agents.tools.listing import config_of, entries, make, refuse_unknown, require_method
 from hone.data.chat import Message
 from hone.errors import UserError
 from hone.user_code import quote
@@ -40,25 +41,26 @@ class Interaction:
         """Frees what `create` took; also called when the trajectory ends in an error."""
 
 
-def load_interactions(path: str) -> dict[str, Interaction]:
-    """By name, from a YAML file; raises UserError for what it, or the code that it names, lacks."""
+def load_interactions(path: str, *, key: str = KEY) -> dict[str, Interaction]:
+    """By name, from a YAML file that `key` names; raises UserError for what it, or the code that it names, lacks."""
     found: dict[str, Interaction] = {}
-    for entry, where in entries(path, "interaction", key=KEY):
+    for entry, where in entries(path, "interaction", key=key):
         refuse_unknown(entry, ("name", "class_name", "config"), where)
         if not isinstance(entry.get("class_name"), str):
             raise UserError(f"{where}: expected class_name, FILE.py:NAME or package.module.NAME")
         cls = load_named(entry["class_name"], key=f"{where}.class_name", folder=Path(path).expanduser().parent)
         if not (isinstance(cls, type) and issubclass(cls, Interaction)):
             raise UserError(f"{where}.class_name={entry['class_name']} is no subclass of hone.agents.Interaction")
-        name = str(entry.get("name", cls.__name__))
+        name = entry.get("name", cls.__name__)
+        if not isinstance(name, str):
+            raise UserError(f"{where}: name is {name!r:.80}: expected a text")
         if name in found:
             raise UserError(f"{where}: there is another interaction called {name}; names must differ")
-        found[name] = make(_builder(cls, config_of(entry, where)), f"{where}, class {entry['class_name']}")
+        found[name] = make(partial(cls, config_of(entry, where)), f"{where}, class {entry['class_name']}")
+        require_method(
+            found[name], Interaction, "reply", ("state", "messages"), f"{where}.class_name={entry['class_name']}"
+        )
     return found
-
-
-def _builder(cls: type[Interaction], config: dict[str, Any]) -> Any:
-    return lambda: cls(config)
 
 
 class InteractionSession:
@@ -87,15 +89,15 @@ class InteractionSession:
         said = await self._call("reply", self.state, list(messages))
         try:
             return as_reply(said)
-        except TypeError as problem:
+        except (TypeError, ValueError, RecursionError) as problem:
             raise UserError(f"interaction {self.name!r}: {problem}") from problem
 
-    async def _call(self, method: str, *arguments: Any, **named: Any) -> Any:
+    async def _call(self, method: str, /, *arguments: Any, **named: Any) -> Any:
         try:
             function = getattr(self.interaction, method)
             if getattr(type(self.interaction), method) is getattr(Interaction, method):  # does nothing: no thread
                 return function(*arguments, **named)
-            return await awaited(function, *arguments, limit_s=self.limit_s, **named)
+            return await awaited(partial(function, *arguments, **named), limit_s=self.limit_s)
         except UserError as problem:
             raise UserError(f"interaction {self.name!r}, {method}: {problem}") from problem
         except (Exception, SystemExit) as problem:

@@ -12,6 +12,7 @@ from hone.agents.named import load_named
 from hone.agents.rendering import Rendering
 from hone.agents.row_arguments import interaction_arguments, tool_arguments
 from hone.agents.tools import Tool, ToolLimits, load_tools
+from hone.config.schema.generation import GenerationRolloutConfig
 from hone.config.schema.rollout import MultiTurnConfig, RolloutConfig
 from hone.data.prompts import Sample
 from hone.errors import UserError
@@ -22,11 +23,12 @@ SECTION = "actor_rollout_ref.rollout.multi_turn"
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Who answers the model. `after_turn` is the user's completion_callback."""
+    """Who answers the model. `after_turn` is the user's completion_callback, `section` where all this is configured."""
 
     tools: Mapping[str, Tool] = field(default_factory=dict)
     interactions: Mapping[str, Interaction] = field(default_factory=dict)
     after_turn: Callable[..., Any] | None = None
+    section: str = SECTION
 
     @property
     def schemas(self) -> list[dict[str, Any]] | None:
@@ -36,22 +38,26 @@ class Surroundings:
     def check_row(self, sample: Sample) -> None:
         """Raises UserError for a row that names a tool or an interaction that there is not."""
         tool_arguments(sample, self.tools)
-        interaction_arguments(sample, self.interactions)
+        interaction_arguments(sample, self.interactions, self.section)
 
 
-def load_surroundings(keys: MultiTurnConfig) -> Surroundings:
-    """What the files of a configuration name; nothing where multi_turn.enable is false."""
+def load_surroundings(keys: MultiTurnConfig, section: str = SECTION) -> Surroundings:
+    """What the files of a configuration name; nothing where multi_turn.enable is false. `section` is the place of the
+    keys, for messages."""
     if not keys.enable:
-        return Surroundings()
-    tools = load_tools(keys.tool_config_path) if keys.tool_config_path else {}
-    interactions = load_interactions(keys.interaction_config_path) if keys.interaction_config_path else {}
-    return Surroundings(tools, interactions, _callback(keys.completion_callback))
+        return Surroundings(section=section)
+    tools, users = keys.tool_config_path, keys.interaction_config_path
+    return Surroundings(
+        load_tools(tools, key=f"{section}.tool_config_path") if tools else {},
+        load_interactions(users, key=f"{section}.interaction_config_path") if users else {},
+        _callback(keys.completion_callback, f"{section}.completion_callback"),
+        section,
+    )
 
 
-def _callback(named: str | None) -> Callable[..., Any] | None:
+def _callback(named: str | None, key: str) -> Callable[..., Any] | None:
     if named is None:
         return None
-    key = f"{SECTION}.completion_callback"
     found = load_named(named, key=key)
     if not callable(found):
         raise UserError(f"{key}={named} is no function")
@@ -73,11 +79,13 @@ class MultiTurn:
     checked: bool = True
 
     @classmethod
-    def of(cls, rollout: RolloutConfig, tokenizer: Any) -> MultiTurn | None:
+    def of(
+        cls, rollout: RolloutConfig | GenerationRolloutConfig, tokenizer: Any, section: str = SECTION
+    ) -> MultiTurn | None:
         keys = rollout.multi_turn
         if not keys.enable:
             return None
-        surroundings = load_surroundings(keys)
+        surroundings = load_surroundings(keys, section)
         longest = rollout.max_model_len or rollout.prompt_length + rollout.response_length
         return cls(
             tokenizer=tokenizer,
@@ -110,4 +118,4 @@ def _parser(keys: MultiTurnConfig, tokenizer: Any, surroundings: Surroundings) -
     if not surroundings.tools:
         return None
     template = tokenizer.get_chat_template(tools=surroundings.schemas)
-    return parser_of(keys.format, template, key=f"{SECTION}.format")
+    return parser_of(keys.format, template, key=f"{surroundings.section}.format")

@@ -14,7 +14,7 @@ def load_named(text: str, *, key: str, folder: Path | None = None) -> Any:
     """What `text` names. A relative file is looked for in `folder`, by default the working directory; `key` is where
     the user wrote it, for messages."""
     file, colon, name = text.rpartition(":")
-    if colon and file.endswith(".py"):
+    if colon and file.endswith(".py") and name:
         path = Path(file).expanduser()
         module = run_file(path if folder is None or path.is_absolute() else folder / path, key=key)
     elif not colon and "." in text:

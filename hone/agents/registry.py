@@ -10,6 +10,7 @@ from hone.agents.llm import Agent
 from hone.errors import UserError
 from hone.user_code import run_file
 
+KEY = "actor_rollout_ref.rollout.agent.agent_loop_path"
 AGENTS: dict[str, Callable[[], Agent]] = {}
 T = TypeVar("T", bound=Callable[[], Agent])
 
@@ -28,14 +29,14 @@ def make_agent(name: str) -> Agent:
     return CheckedAgent(name, AGENTS[name])
 
 
-def require_agent(name: str) -> None:
+def require_agent(name: str, *, key: str = KEY) -> None:
     if name not in AGENTS:
         raise UserError(
             f"there is no agent {name!r}; known: {', '.join(sorted(AGENTS))}. Register yours with "
-            "@hone.agents.register_agent(name) in the file named by actor_rollout_ref.rollout.agent.agent_loop_path"
+            f"@hone.agents.register_agent(name) in the file named by {key}"
         )
 
 
-def load_agents(path: str) -> None:
-    """Runs a user's Python file, so that its decorators register its agents."""
-    run_file(path, key="actor_rollout_ref.rollout.agent.agent_loop_path")
+def load_agents(path: str, *, key: str = KEY) -> None:
+    """Runs a user's Python file, which `key` names, so that its decorators register its agents."""
+    run_file(path, key=key)

@@ -58,14 +58,13 @@ class Rendering:
         return text[min(starts, default=0) :]
 
     def _behind_mark(self, turns: list[Message], *, generation: bool) -> str:
-        return self._render([{"role": "user", "content": "u"}, *turns], generation).rpartition(MARK)[2]
+        return self._render([{"role": "user", "content": "u"}, *turns], generation).partition(MARK)[2]
 
     def _render(self, messages: list[Message], generation: bool) -> str:
-        return str(
-            self.tokenizer.apply_chat_template(
-                messages, tools=self.tools, add_generation_prompt=generation, tokenize=False
-            )
+        text = self.tokenizer.apply_chat_template(
+            messages, tools=self.tools, add_generation_prompt=generation, tokenize=False
         )
+        return str(text).encode("utf-8", "replace").decode()  # half a character, \ud800, has no tokens
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))

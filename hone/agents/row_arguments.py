@@ -25,17 +25,19 @@ def tool_arguments(sample: Sample, tools: Collection[str]) -> dict[str, dict[str
     return found
 
 
-def interaction_arguments(sample: Sample, interactions: Collection[str]) -> tuple[str | None, dict[str, Any]]:
+def interaction_arguments(
+    sample: Sample, interactions: Collection[str], section: str
+) -> tuple[str | None, dict[str, Any]]:
     """(the interaction's name, arguments for its `create`), from `interaction_kwargs: {name: ..., ...}`. Where there
-    is one interaction only, it is everybody's."""
+    is one interaction only, it is everybody's. `section` is the place of the keys of conversations, for messages."""
     given = _mapping(sample.extra_info.get("interaction_kwargs"), "extra_info.interaction_kwargs")
     known = ", ".join(interactions)
     name = given.pop("name", None)
     if not interactions:
         if name is not None or given:
             raise UserError(
-                "extra_info.interaction_kwargs is set, and there is no interaction: set "
-                "actor_rollout_ref.rollout.multi_turn.interaction_config_path"
+                f"extra_info.interaction_kwargs is set, and there is no interaction: set {section}."
+                "interaction_config_path"
             )
         return None, {}
     if name is None and len(interactions) > 1:

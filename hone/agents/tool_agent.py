@@ -5,14 +5,12 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import Any
 
-from jinja2 import TemplateError
-
 from hone.agents.calling import call
 from hone.agents.conversation import Conversation
 from hone.agents.formats import Said
 from hone.agents.interactions import InteractionSession
 from hone.agents.llm import LLM
-from hone.agents.multi_turn import SECTION, MultiTurn
+from hone.agents.multi_turn import MultiTurn
 from hone.agents.registry import register_agent
 from hone.agents.reply import Reply
 from hone.agents.row_arguments import interaction_arguments, tool_arguments
@@ -37,7 +35,7 @@ class ToolAgent:
 
     async def run(self, sample: Sample, llm: LLM) -> Trajectory:
         if llm.multi_turn is None:
-            raise UserError(f"the agent 'tools' needs {SECTION}.enable=True, and tools or interactions")
+            raise UserError("the agent 'tools' needs multi_turn.enable=True, and tools or interactions")
         self.sample, self.setup, self.messages = sample, llm.multi_turn, list(sample.messages)
         most = llm.sampling.max_tokens
         self.conversation = Conversation(
@@ -97,10 +95,10 @@ class ToolAgent:
     def _at_inference(self) -> str:
         try:
             return self.setup.rendering.whole(self.messages, generation=True)
-        except (TemplateError, TypeError) as problem:
+        except Exception as problem:  # it is the model's code, and what the model calls may be odd
             raise UserError(
-                f"{SECTION}.use_inference_chat_template=True: the template refuses a conversation that the model had "
-                f"({problem}); set it to False"
+                f"{self._section}.use_inference_chat_template=True: the template refuses a conversation that the model "
+                f"had ({problem}); set it to False"
             ) from problem
 
     def _check_tokens(self) -> None:
@@ -109,7 +107,7 @@ class ToolAgent:
             ids = ids[:-1]
         try:
             whole = rendering.whole(self.messages, generation=False)
-        except (TemplateError, TypeError) as problem:  # some templates take one call a turn only, for example
+        except Exception as problem:  # whatever a template makes of odd calls; some take one a turn only, for example
             warn_unrendered(problem)
         else:
             warn(difference(self.setup.tokenizer, ids, whole))
@@ -119,9 +117,13 @@ class ToolAgent:
         given = decode(self.setup.tokenizer, self.conversation.prompt_ids)
         if not (whole.startswith(prompt) and given.startswith(prompt)):
             raise UserError(
-                f"{SECTION}.use_inference_chat_template=True: the template renders the prompt itself differently once "
-                "the conversation goes on, or the prompt was cut (data.truncation); set it to False"
+                f"{self._section}.use_inference_chat_template=True: the template renders the prompt itself differently "
+                "once the conversation goes on, or the prompt was cut (data.truncation); set it to False"
             )
+
+    @property
+    def _section(self) -> str:
+        return self.setup.surroundings.section
 
     def _tools(self) -> ToolSession:
         tools = self.setup.surroundings.tools
@@ -129,13 +131,13 @@ class ToolAgent:
 
     def _user(self) -> InteractionSession:
         interactions = self.setup.surroundings.interactions
-        name, arguments = interaction_arguments(self.sample, interactions)
+        name, arguments = interaction_arguments(self.sample, interactions, self._section)
         chosen = None if name is None else (name, interactions[name])
         return InteractionSession(chosen, arguments, self.setup.limits.seconds)
 
     async def _after_turn(self) -> Reply:
         """The user's function of every turn: it may reward the turn and end the conversation."""
-        function, key = self.setup.surroundings.after_turn, f"{SECTION}.completion_callback"
+        function, key = self.setup.surroundings.after_turn, f"{self._section}.completion_callback"
         if function is None:
             return Reply()
         try:

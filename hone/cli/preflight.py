@@ -11,6 +11,7 @@ from functools import partial
 from hone.cli.preflight_data import data_findings
 from hone.cli.preflight_models import model_findings, model_remarks
 from hone.config import ConfigError, Loaded, load
+from hone.config.conversations import conversation_files, rollout_of
 from hone.config.engines import own_arguments
 from hone.config.schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
 from hone.config.schema.base import Node
@@ -18,7 +19,6 @@ from hone.errors import UserError
 from hone.user_code import load_function
 
 ROLLOUT = "actor_rollout_ref.rollout"
-AGENT = f"{ROLLOUT}.agent"
 REWARD_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
 KWARGS = (f"{ROLLOUT}.engine_kwargs.vllm", f"{ROLLOUT}.engine_kwargs.sglang")
 
@@ -54,12 +54,16 @@ def _checks(config: Node, faulty: frozenset[str], here: bool) -> Iterator[Callab
     for section, path, name in _functions(config):
         if not faulty & {f"{section}.path", f"{section}.name"}:
             yield partial(_check_function, path, name, section)
-    if isinstance(config, PPOConfig) and not faulty & {f"{AGENT}.agent_loop_path", f"{AGENT}.default_agent_loop"}:
+    if isinstance(config, (PPOConfig, GenerationConfig)) and not faulty & _of_agents(config):
         yield partial(_check_agents, config)
     if isinstance(config, PPOConfig) and not faulty & {f"{ROLLOUT}.name", *KWARGS}:
         yield partial(_check_engine, config)
     if here and isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
         yield partial(_check_device, config)
+
+
+def _of_agents(config: PPOConfig | GenerationConfig) -> set[str]:
+    return {f"{rollout_of(config)[1]}.agent.default_agent_loop", *conversation_files(config)}
 
 
 def _functions(config: Node) -> Iterator[tuple[str, str, str]]:
@@ -92,16 +96,14 @@ def _check_function(path: str, name: str, section: str) -> None:
         return
 
 
-def _check_agents(config: PPOConfig) -> None:
-    agent, multi_turn = config.actor_rollout_ref.rollout.agent, config.actor_rollout_ref.rollout.multi_turn
-    plain = type(agent).model_fields["default_agent_loop"].default
-    if agent.agent_loop_path is None and agent.default_agent_loop == plain and not multi_turn.enable:
-        return
-    from hone.agents.multi_turn import load_surroundings
-    from hone.trainers.row_checks import load_own_agents
+def _check_agents(config: PPOConfig | GenerationConfig) -> None:
+    rollout, _ = rollout_of(config)
+    plain = type(rollout.agent).model_fields["default_agent_loop"].default
+    named = rollout.agent.agent_loop_path is not None or rollout.agent.default_agent_loop != plain
+    if named or rollout.multi_turn.enable:
+        from hone.trainers.row_checks import load_conversations
 
-    load_own_agents(agent)
-    load_surroundings(multi_turn)
+        load_conversations(config)
 
 
 def _check_engine(config: PPOConfig) -> None:

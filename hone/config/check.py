@@ -35,7 +35,6 @@ def cross_field_problems(config: Node) -> Iterator[Problem]:
         yield from _shared_prompts(config)
         yield from _corrections(config)
         yield from _validation(config)
-        yield from conversation_problems(config)
     if isinstance(config, SFTConfig):
         yield from _sft_liger(config)
         yield from _sft_token_cap(config)
@@ -49,6 +48,7 @@ def cross_field_problems(config: Node) -> Iterator[Problem]:
         yield from _reward_function(config)
     if isinstance(config, (PPOConfig, GenerationConfig)):
         yield from engine_problems(config)
+        yield from conversation_problems(config)
     yield from _sample_limits(config)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .compose import Composition
+from .conversations import ROLLOUT as CONVERSING_ROLLOUTS
 from .names import NAMES, Translation, Translator
 from .names.translate import followed, same
 from .problems import Problem
@@ -37,7 +38,8 @@ def derive(command: str, composition: Composition) -> Translation:
         found.notices += said
         found.problems += [*wrong, *_join_corrections(tree, user_keys, overridden)]
         _switch_on_log_probs(tree, found)
-        _choose_agent(tree, user_keys)
+    if command in CONVERSING_ROLLOUTS:
+        _choose_agent(tree, user_keys, CONVERSING_ROLLOUTS[command])
     return found
 
 
@@ -72,8 +74,8 @@ def _switch_on_log_probs(tree: Tree, found: Translation) -> None:
         found.notices.append(f"{key} is switched on: rollout_is needs the sampler's log-probs")
 
 
-def _choose_agent(tree: Tree, user_keys: set[str]) -> None:
+def _choose_agent(tree: Tree, user_keys: set[str], rollout: str) -> None:
     """Conversations have an agent of their own, unless the user names another."""
-    key = f"{ROLLOUT}.agent.default_agent_loop"
-    if key not in user_keys and str(get(tree, f"{ROLLOUT}.multi_turn.enable", False)).lower() == "true":
+    key = f"{rollout}.agent.default_agent_loop"
+    if key not in user_keys and str(get(tree, f"{rollout}.multi_turn.enable", False)).lower() == "true":
         put(tree, key, CONVERSING)

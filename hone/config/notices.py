@@ -35,7 +35,6 @@ def notices(config: Node, user_keys: Collection[str]) -> Iterator[str]:
         yield from _sampling(config)
         yield from _compile(config, user_keys)
     if isinstance(config, (PPOConfig, SFTConfig)):
-        yield from resting_notices(config, user_keys)
         yield from checkpoint_notices(config)
         yield from lora_notices(config, user_keys)
     if isinstance(config, EvaluationConfig) and "data.prompt_key" in user_keys:
@@ -45,6 +44,7 @@ def notices(config: Node, user_keys: Collection[str]) -> Iterator[str]:
     if isinstance(config, (PPOConfig, GenerationConfig)):
         yield from engine_notices(config, user_keys, may_have_gpu=_may_have_gpu(config))
     if isinstance(config, (PPOConfig, SFTConfig, GenerationConfig)):
+        yield from resting_notices(config, user_keys)
         yield from _sharding(config, user_keys)
         yield from _idle_ranks(config)
         yield from _attention(config, user_keys)

@@ -16,8 +16,6 @@ from .problems import Problem
 from .schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
 from .schema.base import Node
 
-ROLLOUT = "actor_rollout_ref.rollout"
-
 
 def path_problems(config: Node) -> Iterator[Problem]:
     """Everything that is named and not there."""
@@ -88,10 +86,10 @@ def _own_files(config: Node) -> dict[str, str | None]:
         files["custom_reward_function.path"] = config.custom_reward_function.path
     if isinstance(config, PPOConfig):
         role = config.actor_rollout_ref
-        files[f"{ROLLOUT}.agent.agent_loop_path"] = role.rollout.agent.agent_loop_path
-        files.update(conversation_files(config))
         files["algorithm.custom_estimator.path"] = config.algorithm.custom_estimator.path
         files["actor_rollout_ref.actor.policy_loss.custom_loss.path"] = role.actor.policy_loss.custom_loss.path
+    if isinstance(config, (PPOConfig, GenerationConfig)):
+        files.update(conversation_files(config))
     return files
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from .presets import DEFAULT_PRESET, PRESETS
-from .schema import PPOConfig, SFTConfig
+from .schema import GenerationConfig, PPOConfig, SFTConfig
 from .tree import Tree, get
 
 MODEL = "actor_rollout_ref.model"
@@ -50,11 +50,12 @@ SFT = (
     Resting("data.multiturn.enable", False, ("data.messages_key",)),
     Resting("data.multiturn.enable", True, PAIRS),
 )
-RESTING: dict[str, tuple[Resting, ...]] = {"ppo": PPO, "sft": SFT, "generate": (), "eval": ()}
+GENERATE = (Resting("rollout.multi_turn.enable", False, ("rollout.multi_turn.",)),)
+RESTING: dict[str, tuple[Resting, ...]] = {"ppo": PPO, "sft": SFT, "generate": GENERATE, "eval": ()}
 
 
-def resting_notices(config: PPOConfig | SFTConfig, user_keys: Collection[str]) -> Iterator[str]:
-    command = "ppo" if isinstance(config, PPOConfig) else "sft"
+def resting_notices(config: PPOConfig | SFTConfig | GenerationConfig, user_keys: Collection[str]) -> Iterator[str]:
+    command = next(name for name, preset in DEFAULT_PRESET.items() if isinstance(config, PRESETS[preset].schema))
     tree, defaults = config.model_dump(by_alias=True), PRESETS[DEFAULT_PRESET[command]].tree()
     for rest in RESTING[command]:
         keys = sorted(key for key in user_keys if rest.holds(key) and not _is_default(key, tree, defaults))

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,22 @@ from hone.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-COLUMN = "responses"
+# What an answer may have, and how parquet holds it; a column has a list of them for each row.
+ANSWER = {
+    "responses": pa.string(),
+    "trajectories": pa.struct(
+        {
+            "turns": pa.list_(pa.struct({"sampled": pa.bool_(), "text": pa.string()})),
+            "num_turns": pa.int64(),
+            "stop_reason": pa.string(),
+            "turn_rewards": pa.list_(pa.float64()),
+            "prompt_ids": pa.list_(pa.int32()),
+            "response_ids": pa.list_(pa.int32()),
+            "response_mask": pa.list_(pa.int8()),
+        }
+    ),
+}
+Answer = Mapping[str, Any]  # column -> what one answer has in it: always `responses`, its text
 CHUNK = 1000  # rows of responses in one Arrow array, which holds 2 GiB of text at most
 
 
@@ -30,45 +45,54 @@ def check_ending(path: Path) -> None:
 
 
 class ResponseFile:
-    """The chosen rows with a column of responses. What the format cannot hold is refused at once, not when all
-    responses are there."""
+    """The chosen rows with a column of responses, or several of what answers have. What the format cannot hold is
+    refused at once, not when all responses are there."""
 
-    def __init__(self, path: Path, rows: Rows, chosen: Iterable[int]) -> None:
+    def __init__(self, path: Path, rows: Rows, chosen: Iterable[int], columns: Sequence[str] = ("responses",)) -> None:
         self.path = path
         self.rows = rows
         self.chosen = [int(index) for index in chosen]
-        self.table = _table(rows, self.chosen) if path.suffix == ".parquet" else None
+        self.columns = columns
+        self.table = _table(rows, self.chosen, columns) if path.suffix == ".parquet" else None
         if self.table is None:
             for index in self.chosen:
                 _check_json(rows[index])
 
-    def write(self, responses: Sequence[list[str]]) -> None:
-        """All or nothing: a reader never sees half a file."""
+    def write(self, answers: Sequence[list[Answer]]) -> None:
+        """Those of each row. All or nothing: a reader never sees half a file."""
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         with naming(temporary):
             if self.table is not None:
-                pq.write_table(self.table.append_column(COLUMN, _text_lists(responses)), temporary)
+                table = self.table
+                for name in self.columns:
+                    table = table.append_column(name, _lists(answers, name))
+                pq.write_table(table, temporary)
             else:
-                self._write_json(responses, temporary)
+                self._write_json(answers, temporary)
         temporary.replace(self.path)
 
-    def _write_json(self, responses: Sequence[list[str]], path: Path) -> None:
+    def row(self, position: int, answers: Sequence[Answer]) -> dict[str, Any]:
+        """The chosen row with its answers."""
+        columns = {name: [answer[name] for answer in answers] for name in self.columns}
+        return {**self.rows[self.chosen[position]], **columns}
+
+    def _write_json(self, answers: Sequence[list[Answer]], path: Path) -> None:
         start, between, end = ("[\n", ",\n", "\n]\n") if self.path.suffix == ".json" else ("", "\n", "\n")
         with path.open("w", encoding="utf-8") as file:
             file.write(start)
-            for position, (index, answers) in enumerate(zip(self.chosen, responses, strict=True)):
-                line = json.dumps({**self.rows[index], COLUMN: answers}, ensure_ascii=False)
+            for position, of_row in enumerate(answers):
+                line = json.dumps(self.row(position, of_row), ensure_ascii=False)
                 file.write(between + line if position else line)
             file.write(end)
 
 
-def _table(rows: Rows, chosen: list[int]) -> pa.Table:
+def _table(rows: Rows, chosen: list[int], replaced: Sequence[str]) -> pa.Table:
     if len(rows.sources) == 1 and isinstance(rows.sources[0], ParquetSource):  # the types of its columns stay
         table = rows.sources[0].table
         table = table if chosen == list(range(len(rows))) else table.take(pa.array(chosen, pa.int64()))
-        return table.drop_columns([COLUMN]) if COLUMN in table.column_names else table
+        return table.drop_columns([name for name in replaced if name in table.column_names])
     records = [rows[index] for index in chosen]
-    names = dict.fromkeys(name for record in records for name in record if name != COLUMN)
+    names = dict.fromkeys(name for record in records for name in record if name not in replaced)
     files = ", ".join(map(str, rows.paths))
     return pa.table({name: _column(name, [record.get(name) for record in records], files) for name in names})
 
@@ -86,9 +110,9 @@ def _column(name: str, values: list[Any], files: str) -> pa.Array | pa.ChunkedAr
     return array
 
 
-def _text_lists(responses: Sequence[list[str]]) -> pa.ChunkedArray:
-    kind = pa.list_(pa.string())
-    chunks = [pa.array(responses[start : start + CHUNK], kind) for start in range(0, len(responses), CHUNK)]
+def _lists(answers: Sequence[list[Answer]], name: str) -> pa.ChunkedArray:
+    kind, values = pa.list_(ANSWER[name]), [[answer[name] for answer in of_row] for of_row in answers]
+    chunks = [pa.array(values[start : start + CHUNK], kind) for start in range(0, len(values), CHUNK)]
     return pa.chunked_array(chunks, kind)
 
 
@@ -104,7 +128,7 @@ def _check_json(row: Row) -> None:
 
 
 class Answers:
-    """Responses as they come in.
+    """Answers as they come in.
 
     A row whose responses are all there goes at once to a file of its own kind beside the output, which is left behind,
     and named, where the run dies, and removed where it ends well.
@@ -112,7 +136,7 @@ class Answers:
 
     def __init__(self, output: ResponseFile, n: int) -> None:
         self.output, self.n = output, n
-        self.found: list[dict[int, str]] = [{} for _ in output.chosen]
+        self.found: list[dict[int, Answer]] = [{} for _ in output.chosen]
 
     def __enter__(self) -> "Answers":
         self.output.path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,19 +144,19 @@ class Answers:
         self.file = self.path.open("x", encoding="utf-8")
         return self
 
-    def add(self, prompt: int, k: int, response: str) -> None:
-        """The k-th of the n responses to the `prompt`-th chosen row."""
-        self.found[prompt][k] = response
+    def add(self, prompt: int, k: int, answer: Answer) -> None:
+        """The k-th of the n answers to the `prompt`-th chosen row."""
+        self.found[prompt][k] = answer
         if len(self.found[prompt]) == self.n:
             self._keep(prompt)
 
-    def responses(self) -> list[list[str]]:
+    def complete(self) -> list[list[Answer]]:
         """[rows][n] in order."""
         return [[of_row[k] for k in range(self.n)] for of_row in self.found]
 
     def _keep(self, prompt: int) -> None:
-        row, of_row = self.output.rows[self.output.chosen[prompt]], self.found[prompt]
-        kept = {**row, COLUMN: [of_row[k] for k in sorted(of_row)]}
+        of_row = self.found[prompt]
+        kept = self.output.row(prompt, [of_row[k] for k in sorted(of_row)])
         with naming(self.path):
             self.file.write(json.dumps(kept, default=str) + "\n")  # a value unknown to JSON must not cost the rest
             self.file.flush()

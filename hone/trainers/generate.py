@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-from hone.agents import Trajectory
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from hone.agents import Surroundings, Trajectory
+from hone.agents.sanity import decode
 from hone.cluster import Executor, Role, WorkerGroup
 from hone.config import Loaded
 from hone.config.schema.generation import GenerationConfig, GenerationRolloutConfig
@@ -17,7 +23,7 @@ from hone.errors import UserError
 from hone.models.load import load_tokenizer
 from hone.rollout.interface import Sampling
 from hone.tracking.console import console, progress_bar
-from hone.trainers.row_checks import row_check
+from hone.trainers.row_checks import load_conversations, row_check
 from hone.trainers.sampling import trajectory_seed
 from hone.workers.rollout import GenerationWorker, RolloutTask
 from hone.workers.rollout_engines import ranks_per_engine
@@ -31,18 +37,23 @@ def generate(loaded: Loaded, executor: Executor) -> None:
     check_ending(path)
     _check_model_length(config.rollout)
     tokenizer = load_tokenizer(config.model.path, trust_remote_code=config.data.trust_remote_code)
-    prompts = _prompts(config, tokenizer)
-    output = ResponseFile(path, prompts.rows, prompts.kept)
+    surroundings = load_conversations(config)
+    prompts = _prompts(config, tokenizer, surroundings)
+    columns = _columns(config.rollout)
+    output = ResponseFile(path, prompts.rows, prompts.kept, columns)
     rollout = _start(loaded, executor)
     tokens, begun = 0, time.perf_counter()
     with Answers(output, n) as answers, progress_bar() as bar:
         task = bar.add_task("generating", total=len(prompts) * n)
         for index, trajectory in _trajectories(config, prompts, rollout):
-            answers.add(index // n, index % n, trajectory.text)
+            answer: dict[str, Any] = {"responses": trajectory.text}
+            if "trajectories" in columns:
+                answer["trajectories"] = _record(trajectory, tokenizer)
+            answers.add(index // n, index % n, answer)
             tokens += len(trajectory.response_ids)
             bar.advance(task)
         seconds = time.perf_counter() - begun
-        output.write(answers.responses())
+        output.write(answers.complete())
     _report(path, {"responses": len(prompts) * n, "tokens": tokens, "seconds": seconds})
 
 
@@ -55,7 +66,7 @@ def _check_model_length(rollout: GenerationRolloutConfig) -> None:
         )
 
 
-def _prompts(config: GenerationConfig, tokenizer) -> PromptDataset:  # type: ignore[no-untyped-def]
+def _prompts(config: GenerationConfig, tokenizer: PreTrainedTokenizerBase, surroundings: Surroundings) -> PromptDataset:
     return PromptDataset(
         config.data.path,
         tokenizer=tokenizer,
@@ -65,7 +76,12 @@ def _prompts(config: GenerationConfig, tokenizer) -> PromptDataset:  # type: ign
         max_samples=config.data.max_samples,
         length_key="rollout.prompt_length",
         remedy="Raise rollout.prompt_length, or remove such rows.",
-        check=row_check(scored_by_rules=False),
+        tools=surroundings.schemas,
+        check=row_check(
+            scored_by_rules=False,
+            surroundings=surroundings if config.rollout.multi_turn.enable else None,
+            place="rollout",
+        ),
     )
 
 
@@ -80,6 +96,31 @@ def _trajectories(
             RolloutTask(i * n + k, sample, _sampling(config, sample.uid, k)) for i, sample in samples for k in range(n)
         ]
         yield from rollout.stream("rollout", tasks)
+
+
+def _columns(rollout: GenerationRolloutConfig) -> tuple[str, ...]:
+    """Of agents that may do more than answer once, the file holds whole trajectories."""
+    several = rollout.multi_turn.enable or rollout.agent.agent_loop_path is not None
+    return ("responses", "trajectories") if several else ("responses",)
+
+
+def _record(trajectory: Trajectory, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """How a response came about. `turns` is its text with special tokens, cut where the model begins or ends to
+    speak."""
+    mask, ids = np.asarray(trajectory.response_mask), np.asarray(trajectory.response_ids)
+    cuts = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(ids)] if len(ids) else []
+    return {
+        "turns": [
+            {"sampled": bool(mask[begin]), "text": decode(tokenizer, ids[begin:end].tolist())}
+            for begin, end in pairwise(cuts)
+        ],
+        "num_turns": trajectory.num_turns,
+        "stop_reason": trajectory.stop_reason,
+        "turn_rewards": [float(reward) for reward in trajectory.turn_rewards],
+        "prompt_ids": np.asarray(trajectory.prompt_ids).tolist(),
+        "response_ids": ids.tolist(),
+        "response_mask": mask.tolist(),
+    }
 
 
 def _start(loaded: Loaded, executor: Executor) -> WorkerGroup:

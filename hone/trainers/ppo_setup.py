@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from hone.agents import Surroundings, load_surroundings
+from hone.agents import Surroundings
 from hone.cluster import Executor, Role, WorkerGroup
 from hone.config import Loaded
 from hone.config.schema.ppo import PPOConfig
@@ -23,7 +23,7 @@ from hone.rewards.scorers import default_compute_score
 from hone.tracking.loggers import Tracker
 from hone.tracking.run_directory import write_config
 from hone.tracking.timing import TrainingCost
-from hone.trainers.row_checks import load_own_agents, row_check
+from hone.trainers.row_checks import load_conversations, row_check
 from hone.trainers.sampling import Sampler
 from hone.trainers.token_selection import token_selector
 from hone.trainers.updates import UpdatePlan
@@ -82,8 +82,7 @@ def set_up(loaded: Loaded, executor: Executor) -> Setup:
     tokenizer = load_tokenizer(
         config.data.tokenizer or config.actor_rollout_ref.model.path, trust_remote_code=config.data.trust_remote_code
     )
-    load_own_agents(config.actor_rollout_ref.rollout.agent)
-    surroundings = load_surroundings(config.actor_rollout_ref.rollout.multi_turn)
+    surroundings = load_conversations(config)
     train_data = prompts(config, tokenizer, surroundings, training=True)
     val_data = prompts(config, tokenizer, surroundings, training=False) if config.data.val_files else None
     data = config.data

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hone.agents import Surroundings
-from hone.agents.registry import load_agents, require_agent
+from hone.agents import Surroundings, load_agents, load_surroundings
+from hone.agents.registry import require_agent
 from hone.config.conversations import AGENTS as CONVERSING
-from hone.config.schema.rollout import AgentConfig
+from hone.config.conversations import ROLLOUT, rollout_of
+from hone.config.schema import GenerationConfig, PPOConfig
 from hone.data.prompts import Sample
 from hone.errors import UserError
 from hone.rewards.scorers import check_scorable
 
 
-def row_check(*, scored_by_rules: bool, surroundings: Surroundings | None = None) -> Callable[[Sample], None]:
+def row_check(
+    *, scored_by_rules: bool, surroundings: Surroundings | None = None, place: str = ROLLOUT["ppo"]
+) -> Callable[[Sample], None]:
     """Raises UserError for a row with an unknown agent, for tools or interactions that there are not or, where rules
-    score, for one that they cannot score. `surroundings` are those of conversations; None: there are none."""
+    score, for one that they cannot score. `surroundings` are those of conversations; None: there are none. `place` is
+    the section of the rollout."""
 
     def check(sample: Sample) -> None:
         if sample.agent_name is not None:
-            require_agent(sample.agent_name)
+            require_agent(sample.agent_name, key=f"{place}.agent.agent_loop_path")
         if surroundings is not None:
             surroundings.check_row(sample)
         elif sample.agent_name in CONVERSING:
             raise UserError(
-                f"agent_name is {sample.agent_name!r}, which converses: that needs `hone ppo` with "
-                "actor_rollout_ref.rollout.multi_turn.enable=True. Set it, or remove the column."
+                f"agent_name is {sample.agent_name!r}, which converses: that needs {place}.multi_turn.enable=True. Set "
+                "it, or remove the column."
             )
         if scored_by_rules:
             check_scorable(sample.data_source, sample.ground_truth)
@@ -33,8 +37,12 @@ def row_check(*, scored_by_rules: bool, surroundings: Surroundings | None = None
     return check
 
 
-def load_own_agents(agent: AgentConfig) -> None:
-    """Registers the agents of the user's file; raises UserError if the default agent is none of those there are."""
-    if agent.agent_loop_path is not None:
-        load_agents(agent.agent_loop_path)
-    require_agent(agent.default_agent_loop)
+def load_conversations(config: PPOConfig | GenerationConfig) -> Surroundings:
+    """Registers the agents of the user's file and loads those who answer the model; raises UserError for a mistake in
+    them, and if the default agent is none of those there are."""
+    rollout, place = rollout_of(config)
+    key = f"{place}.agent.agent_loop_path"
+    if rollout.agent.agent_loop_path is not None:
+        load_agents(rollout.agent.agent_loop_path, key=key)
+    require_agent(rollout.agent.default_agent_loop, key=key)
+    return load_surroundings(rollout.multi_turn, f"{place}.multi_turn")

@@ -16,6 +16,7 @@ from hone.agents import LLM, MultiTurn, Trajectory, compact, load_agents, make_a
 from hone.config.schema.generation import GenerationConfig
 from hone.config.schema.ppo import PPOConfig
 from hone.data.prompts import Sample
+from hone.errors import UserError
 from hone.models.load import ModelSource, load_causal_lm, load_tokenizer
 from hone.models.names import as_saved
 from hone.models.precision import stored_dtype
@@ -98,6 +99,8 @@ class TrajectoryStream:
             agent = make_agent(task.sample.agent_name or self.default_agent)
             trajectory = await agent.run(task.sample, replace(self.llm, sampling=task.sampling))
             result: Any = compact(trajectory, self._text(trajectory))
+        except asyncio.CancelledError:  # also where an agent cancels itself; after the end nobody reads this
+            result = UserError(f"the agent of row {task.sample.row} was cancelled")
         except Exception as error:
             result = error
         finished.put_nowait((task.index, result))
@@ -189,8 +192,16 @@ class GenerationWorker:
         model = load_causal_lm(source) if rollout.name == "hf" else ModelFacts.of(source)
         tokenizer = load_tokenizer(config.model.path, trust_remote_code=config.data.trust_remote_code)
         engine = generation_engine(config, source, model, run, end_tokens(model, tokenizer), tokenizer)
-        longest = rollout.max_model_len or rollout.prompt_length + rollout.response_length
-        self.rollout = TrajectoryStream(engine, tokenizer, vocabulary=vocabulary_of(model), max_model_len=longest)
+        if rollout.agent.agent_loop_path:
+            load_agents(rollout.agent.agent_loop_path)
+        self.rollout = TrajectoryStream(
+            engine,
+            tokenizer,
+            rollout.agent.default_agent_loop,
+            vocabulary=vocabulary_of(model),
+            max_model_len=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
+            multi_turn=MultiTurn.of(rollout, tokenizer, "rollout.multi_turn"),
+        )
 
 
 def _generation_source(config: GenerationConfig, run: RunSettings, dtype: torch.dtype) -> ModelSource:

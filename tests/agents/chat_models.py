@@ -35,6 +35,35 @@ QWEN = """
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""  # noqa: E501
 
+# Qwen3's way with reasoning: kept while the turn is behind the user's last question, with an empty one where the last
+# turn has none, and left out of everything before that question.
+QWEN3 = """
+{%- if tools %}{{ '<|im_start|>system\n' }}{% for t in tools %}{{ t | tojson + '\n' }}{% endfor %}{{ '<|im_end|>\n' }}{% endif %}
+{%- set ns = namespace(question=0) %}
+{%- for m in messages %}{% if m.role == 'user' %}{% set ns.question = loop.index0 %}{% endif %}{% endfor %}
+{%- for m in messages %}
+{%- if m.role == 'tool' %}
+{%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{ '<|im_start|>user' }}{% endif %}
+{{- '\n<tool_response>\n' + m.content + '\n</tool_response>' }}
+{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{ '<|im_end|>\n' }}{% endif %}
+{%- elif m.role == 'assistant' %}
+{%- set content, thought = m.content, '' %}
+{%- if '</think>' in content %}
+{%- set thought = content.split('</think>')[0].split('<think>')[-1].strip('\n') %}
+{%- set content = content.split('</think>')[-1].lstrip('\n') %}
+{%- endif %}
+{{- '<|im_start|>assistant\n' }}
+{%- if loop.index0 > ns.question and (loop.last or thought) %}{{ '<think>\n' + thought + '\n</think>\n\n' }}{% endif %}
+{{- content }}
+{%- for c in m.tool_calls or [] %}
+{{- ('\n' if content or not loop.first else '') + '<tool_call>\n{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments | tojson + '}\n</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\n' }}
+{%- else %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""  # noqa: E501
+
 # A call is the whole turn; the answer of a tool is quoted and comes from ipython. Its contents are trimmed.
 LLAMA = """
 {{- '<|begin_of_text|>' }}

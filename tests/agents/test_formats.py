@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from typing import Any
 
 import pytest
@@ -66,6 +68,7 @@ READ = {
     ],
     "gpt-oss": [
         ("<|channel|>final<|message|>no call", Said("no call")),
+        ("plain words", Said("plain words")),
         (
             "<|channel|>analysis<|message|>let me see<|end|><|start|>assistant<|channel|>commentary to=functions.add "
             '<|constrain|>json<|message|>{"a": 1, "b": 2.5}',
@@ -100,6 +103,12 @@ WRONG = [
     ("gpt-oss", " to=functions.add<|channel|>commentary<|message|>{a}", "the arguments are not valid JSON"),
     ("gpt-oss", " to=functions.add<|channel|>commentary<|message|>[1]", "the arguments must be an object"),
     ("glm", "<tool_call>add<arg_key>a</arg_key></tool_call>", "an argument is <arg_key>"),
+    (
+        "glm",
+        "<tool_call>add<arg_key>a</arg_key><arg_value>1</arg_value><arg_key>a</arg_key><arg_value>2</arg_value>"
+        "</tool_call>",
+        "each name once",
+    ),
 ]
 
 
@@ -126,6 +135,55 @@ def test_nesting_without_end_is_a_mistake_of_the_models(name: str) -> None:
     }
     (call,) = FORMATS[name].parse(texts[name], SCHEMAS).calls
     assert call.error or call.arguments == {"a": deep}
+
+
+PIECES = [
+    "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<function=",
+    "<function=add>", "</function>", "<parameter=", "<parameter=a>", "</parameter>", "<|start|>", "<|channel|>",
+    "<|message|>", "<|end|>", "<|call|>", " to=functions.", "{", "}", "[", '{"name": "add", "parameters": {}}',
+    '{"name": 1};', '"name"', "\n", ">", "</think>", "<|python_tag|>", ";", "a", "<", " ", "\\ud800", "1" * 5000, '"',
+    "<arg_key></arg_key><arg_value>", "<tool_call><function=a", "<|start|>a<|message|>", "<|channel|>a",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("seed", range(3))
+def test_any_text_is_read(name: str, seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(300):
+        said = FORMATS[name].parse("".join(draw.choices(PIECES, k=draw.randint(0, 40))), SCHEMAS)
+        assert isinstance(said.content, str) and isinstance(said.thinking, str)
+        assert all(isinstance(call.name, str) and isinstance(call.arguments, dict) for call in said.calls)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_long_turn_of_nothing_but_marks_is_read_at_once(name: str) -> None:
+    for piece in PIECES:
+        for begin in (
+            "",
+            "<tool_call>",
+            "<tool_call>x<arg_key>",
+            '{"name": ',
+            "<|message|>",
+            "<tool_call><function=a>",
+        ):
+            begun = time.process_time()
+            FORMATS[name].parse(begin + piece * (20_000 // len(piece)), SCHEMAS)
+            assert time.process_time() - begun < 2, (begin, piece)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_number_with_thousands_of_digits_is_a_mistake_of_the_models(name: str) -> None:
+    long = "1" * 5000
+    texts = {
+        "hermes": f'<tool_call>{{"name": "add", "arguments": {{"a": {long}}}}}</tool_call>',
+        "qwen3_coder": f"<tool_call><function=add><parameter=a>{long}</parameter></function></tool_call>",
+        "llama3_json": f'{{"name": "add", "parameters": {{"a": {long}}}}}',
+        "gpt-oss": f' to=functions.add<|message|>{{"a": {long}}}',
+        "glm": f"<tool_call>add<arg_key>a</arg_key><arg_value>{long}</arg_value></tool_call>",
+    }
+    (call,) = FORMATS[name].parse(texts[name], SCHEMAS).calls
+    assert "4300" in call.error or call.arguments == {"a": long}
 
 
 @shows("actor_rollout_ref.rollout.multi_turn.format")

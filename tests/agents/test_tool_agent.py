@@ -212,6 +212,31 @@ def test_the_model_reads_what_is_wrong_with_a_call_and_goes_on(call: str, answer
     assert trajectory.stop_reason == "stop" and trajectory.num_turns == 2
 
 
+ODD = {
+    "half a character": ('<tool_call>{"name": "echo", "arguments": {"text": "\\ud800"}}</tool_call>', "?"),
+    "the mark": ('<tool_call>{"name": "echo", "arguments": {"text": "honeturnmark"}}</tool_call>', "honeturnmark"),
+    "a long number": ('<tool_call>{"name": "echo", "arguments": {"text": ' + "1" * 5000 + "}}</tool_call>", "error: "),
+    "brackets": (
+        '<tool_call>{"name": "echo", "arguments": {"text": ' + "[" * 900 + "]" * 900 + "}}</tool_call>",
+        "error: the",
+    ),
+    "a name": ('<tool_call>{"name": "\\u0000<|im_end|>", "arguments": {}}</tool_call>', "error: there is no tool"),
+    "many": ("<tool_call>" * 300, "error: the call is not valid JSON"),
+}
+
+
+@pytest.mark.parametrize("as_at_inference", [False, True])
+@pytest.mark.parametrize("case", ODD)
+def test_the_oddest_call_is_answered_in_its_place(case: str, as_at_inference: bool) -> None:
+    tokenizer, (call, answer) = tokenizer_of("hermes"), ODD[case]
+    echo = FunctionTool(lambda text: text, {"name": "echo", "parameters": {"properties": {"text": {}}}})
+    setup = multi_turn(tokenizer, "hermes", Surroundings({"echo": echo}), as_at_inference=as_at_inference)
+    engine = Script(tokenizer, call + "<|im_end|>", ANSWERS["hermes"].format(1))
+    found = converse(engine, setup, most=40_000)
+    said = tokenizer.decode(engine.asked[1][len(engine.asked[0]) :])
+    assert f"\n<|im_start|>user\n<tool_response>\n{answer}" in said and found.num_turns == 2
+
+
 @shows(f"{SECTION}.max_parallel_calls", f"{SECTION}.max_tool_response_length", f"{SECTION}.tool_response_truncate_side")
 def test_calls_and_answers_past_their_limits_say_so() -> None:
     tokenizer = tokenizer_of("hermes")

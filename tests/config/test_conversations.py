@@ -58,3 +58,22 @@ def test_a_limit_on_calls_without_tools_is_refused(runnable: dict[str, list[str]
     load("ppo", [*runnable["ppo"], *argv])
     key = f"{SECTION}.max_parallel_calls"
     assert "no tool can be called" in problems(runnable, *argv, f"{key}=2")[key]
+
+
+def test_the_rules_and_files_of_generation_are_those_of_training(
+    runnable: dict[str, list[str]], tmp_path: Path
+) -> None:
+    def of_generation(*argv: str) -> dict[str, str]:
+        with pytest.raises(ConfigError) as caught:
+            load("generate", [*runnable["generate"], *argv])
+        return {problem.key: str(problem) for problem in caught.value.problems}
+
+    on = "rollout.multi_turn.enable=True"
+    assert "nobody answers the model" in of_generation(on)["rollout.multi_turn.enable"]
+    agent = "rollout.agent.default_agent_loop"
+    assert "set rollout.multi_turn.enable=True" in of_generation(f"{agent}=tools")[agent]
+    for key in ("rollout.multi_turn.tool_config_path", "rollout.agent.agent_loop_path"):
+        assert "there is no file nowhere" in of_generation(on, f"{key}=nowhere")[key]
+    (tmp_path / "tools.yaml").write_text("tools: [{class_name: calculator}]\n")
+    loaded = load("generate", [*runnable["generate"], on, f"rollout.multi_turn.tool_config_path={tmp_path}/tools.yaml"])
+    assert loaded.config.rollout.agent.default_agent_loop == "tools"

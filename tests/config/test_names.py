@@ -97,6 +97,9 @@ RENAMED: list[tuple[str, str, str, Any]] = [
     ("generate", "rollout.n=3", "data.n_samples", 3),
     ("generate", f"{MODEL}.path=m", "model.path", "m"),
     ("generate", f"{ROLLOUT}.response_length=9", "rollout.response_length", 9),
+    ("generate", f"{ROLLOUT}.multi_turn.enable=True", "rollout.multi_turn.enable", True),
+    ("generate", f"{ROLLOUT}.multi_turn.max_assistant_turns=3", "rollout.multi_turn.max_turns", 3),
+    ("generate", f"{ROLLOUT}.agent.agent_loop_path=a.py", "rollout.agent.agent_loop_path", "a.py"),
     ("generate", "data.train_files=a.parquet", "data.path", "a.parquet"),
     ("eval", "reward.custom_reward_function.path=mine.py", "custom_reward_function.path", "mine.py"),
 ]  # fmt: skip

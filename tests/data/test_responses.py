@@ -20,8 +20,12 @@ def source(tmp_path, rows=ROWS):
     return read_rows(path)
 
 
+def texts(responses):
+    return [[{"responses": text} for text in of_row] for of_row in responses]
+
+
 def written(tmp_path, name, rows, chosen, responses):
-    ResponseFile(tmp_path / name, rows, chosen).write(responses)
+    ResponseFile(tmp_path / name, rows, chosen).write(texts(responses))
     assert not list(tmp_path.glob(".*"))
     return list(read_rows(tmp_path / name))
 
@@ -60,7 +64,7 @@ def test_the_column_types_of_a_parquet_source_stay(tmp_path):
     })  # fmt: skip
     pq.write_table(table, tmp_path / "source.parquet")
     kept = pq.read_table(tmp_path / "source.parquet").schema
-    ResponseFile(tmp_path / "out.parquet", read_rows(tmp_path / "source.parquet"), [2, 0]).write([["a"], ["b"]])
+    ResponseFile(tmp_path / "out.parquet", read_rows(tmp_path / "source.parquet"), [2, 0]).write(texts([["a"], ["b"]]))
     out = pq.read_table(tmp_path / "out.parquet")
     assert [out.schema.field(name).type for name in table.column_names] == [field.type for field in kept]
     assert out.column("small").to_pylist() == [None, 1]
@@ -118,25 +122,48 @@ def answers(tmp_path, name="out.parquet", rows=None, n=2):
 def test_responses_come_back_in_order_and_a_run_that_ends_well_leaves_nothing_else(tmp_path):
     with answers(tmp_path) as kept:
         for prompt, k in [(2, 1), (0, 0), (1, 1), (2, 0), (0, 1), (1, 0)]:
-            kept.add(prompt, k, RESPONSES[prompt][k])
-        assert kept.responses() == RESPONSES
+            kept.add(prompt, k, {"responses": RESPONSES[prompt][k]})
+        assert kept.complete() == texts(RESPONSES)
     assert [path.name for path in tmp_path.iterdir()] == ["source.jsonl"]
+
+
+TRAJECTORY = {
+    "turns": [{"sampled": True, "text": "a"}, {"sampled": False, "text": "\u4e2d"}],
+    "num_turns": 1,
+    "stop_reason": "length",
+    "turn_rewards": [0.5],
+    "prompt_ids": [1, 2],
+    "response_ids": [3, 4],
+    "response_mask": [1, 0],
+}
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "json"])
+def test_trajectories_stand_beside_the_responses_and_replace_earlier_ones(tmp_path, ending):
+    rows = source(tmp_path, [{"prompt": "p", "trajectories": "old"}])
+    answers = [{"responses": "a", "trajectories": TRAJECTORY}, {"responses": "", "trajectories": EMPTY}]
+    ResponseFile(tmp_path / f"out.{ending}", rows, [0], ("responses", "trajectories")).write([answers])
+    (row,) = read_rows(tmp_path / f"out.{ending}")
+    assert row == {"prompt": "p", "responses": ["a", ""], "trajectories": [TRAJECTORY, EMPTY]}
+
+
+EMPTY = {**TRAJECTORY, "turns": [], "turn_rewards": [], "response_ids": [], "response_mask": []}
 
 
 def test_a_row_is_on_disk_as_soon_as_its_responses_are_all_there(tmp_path):
     with answers(tmp_path) as kept:
-        kept.add(1, 0, "c")
+        kept.add(1, 0, {"responses": "c"})
         assert list(read_rows(tmp_path / "out.partial.jsonl")) == []
-        kept.add(1, 1, "")
+        kept.add(1, 1, {"responses": ""})
         assert list(read_rows(tmp_path / "out.partial.jsonl")) == [{**ROWS[1], "responses": ["c", ""]}]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_a_run_that_dies_leaves_every_response_and_says_where(tmp_path, caplog, error):
     with caplog.at_level(logging.WARNING), pytest.raises(error), answers(tmp_path) as kept:
-        kept.add(2, 1, "d")
-        kept.add(0, 1, "b")
-        kept.add(0, 0, "a")
+        kept.add(2, 1, {"responses": "d"})
+        kept.add(0, 1, {"responses": "b"})
+        kept.add(0, 0, {"responses": "a"})
         raise error
     rows = list(read_rows(tmp_path / "out.partial.jsonl"))
     assert rows == [{**ROWS[0], "responses": ["a", "b"]}, {**ROWS[2], "responses": ["d"]}]
@@ -153,7 +180,7 @@ def test_a_run_that_dies_without_a_response_leaves_nothing(tmp_path, caplog):
 def test_the_next_run_leaves_what_an_earlier_one_left(tmp_path):
     for text in ("first", "second"):
         with pytest.raises(RuntimeError), answers(tmp_path) as kept:
-            kept.add(0, 0, text)
+            kept.add(0, 0, {"responses": text})
             raise RuntimeError
     left = [list(read_rows(tmp_path / f"out.partial{n}.jsonl")) for n in ("", "-1")]
     assert [rows[0]["responses"] for rows in left] == [["first"], ["second"]]
@@ -163,6 +190,6 @@ def test_what_is_kept_of_a_run_holds_values_that_json_knows_not(tmp_path):
     pq.write_table(pa.table({"prompt": ["p"], "x": [b"\xff"]}), tmp_path / "source.parquet")
     rows = read_rows(tmp_path / "source.parquet")
     with pytest.raises(RuntimeError), answers(tmp_path, rows=rows, n=1) as kept:
-        kept.add(0, 0, "\u4e2d")
+        kept.add(0, 0, {"responses": "\u4e2d"})
         raise RuntimeError
     assert read_rows(tmp_path / "out.partial.jsonl")[0]["responses"] == ["\u4e2d"]

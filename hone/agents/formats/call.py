@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+# What json.loads raises for a text: of its syntax, of an integer with thousands of digits, and of brackets in brackets.
+UNREADABLE = (ValueError, RecursionError)
+DEEPEST = 64  # objects and lists in each other: chat templates write them by recursion
 Schemas = Mapping[str, Mapping[str, Any]]  # a function's name -> its schema: name, description, parameters
 
 
@@ -31,11 +34,24 @@ class Said:
 Parser = Callable[[str, Schemas], Said]
 
 
+def read_json(text: str) -> Any:
+    """What it says; line breaks inside texts are let through, as models write them in code. Raises UNREADABLE."""
+    value = json.loads(text, strict=False)
+    if _deeper(value, DEEPEST):
+        raise ValueError(f"more than {DEEPEST} objects and lists in each other")
+    return value
+
+
+def _deeper(value: Any, than: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return than == 0 or any(_deeper(part, than - 1) for part in inner)
+
+
 def json_call(text: str, arguments_key: str = "arguments") -> ToolCall:
-    """`{"name": ..., "arguments": {...}}`; line breaks inside texts are let through, as models write them in code."""
+    """`{"name": ..., "arguments": {...}}`."""
     try:
-        value = json.loads(text, strict=False)
-    except (json.JSONDecodeError, RecursionError) as problem:
+        value = read_json(text)
+    except UNREADABLE as problem:
         return ToolCall("", {}, f"the call is not valid JSON: {problem}")
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return ToolCall("", {}, 'a call is an object {"name": ..., "' + arguments_key + '": {...}}')
@@ -51,8 +67,8 @@ def typed(text: str, function: str, parameter: str, schemas: Schemas) -> Any:
     if schema.get("type") == "string":
         return text
     try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+        return read_json(text)
+    except UNREADABLE:
         return text
 
 

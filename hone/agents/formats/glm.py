@@ -7,7 +7,7 @@ import re
 from hone.agents.formats.call import Said, Schemas, ToolCall, after_thinking, typed
 
 CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
-ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+ERROR = "an argument is <arg_key>NAME</arg_key><arg_value>value</arg_value>, each name once"
 
 
 def parse(text: str, schemas: Schemas) -> Said:
@@ -17,8 +17,14 @@ def parse(text: str, schemas: Schemas) -> Said:
 
 
 def _call(body: str, schemas: Schemas) -> ToolCall:
-    name = body.partition("<arg_key>")[0].strip()
-    arguments = {key.strip(): typed(value, name, key.strip(), schemas) for key, value in ARGUMENT.findall(body)}
-    if body.count("<arg_key>") != len(arguments):
-        return ToolCall(name, {}, "an argument is <arg_key>NAME</arg_key><arg_value>value</arg_value>, each name once")
+    """By the marks and without a pattern for the whole, which would look for its end from every beginning."""
+    name, *pairs = body.split("<arg_key>")
+    name, arguments = name.strip(), {}
+    for pair in pairs:
+        key, closed, rest = pair.partition("</arg_key>")
+        _, opened, rest = rest.partition("<arg_value>")
+        value, ended, _ = rest.rpartition("</arg_value>")
+        if not (closed and opened and ended) or key.strip() in arguments:
+            return ToolCall(name, {}, ERROR)
+        arguments[key.strip()] = typed(value, name, key.strip(), schemas)
     return ToolCall(name, arguments)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import re
 
-from hone.agents.formats.call import Said, Schemas, ToolCall
+from hone.agents.formats.call import UNREADABLE, Said, Schemas, ToolCall, read_json
 
-END = r"<\|end\|>|<\|call\|>|<\|return\|>"
-# What the template writes before a turn, <|start|>assistant, is not part of the turn's first message.
-HEADER = r"[^<]*(?:<\|(?:channel|constrain)\|>[^<]*)*"
-MESSAGE = re.compile(rf"(?:<\|start\|>)?({HEADER})<\|message\|>(.*?)(?:{END}|$)", re.DOTALL)
+MARK = "<|message|>"
+END = re.compile(r"<\|(?:end|call|return)\|>")
 RECIPIENT = re.compile(r"to=functions\.([\w.\-]+)")
 CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
 def parse(text: str, schemas: Schemas) -> Said:
+    """What the template writes before a turn, <|start|>assistant, is not part of the turn's first message."""
+    if MARK not in text:
+        return Said(text)
     calls: list[ToolCall] = []
     words: list[str] = []
     thoughts: list[str] = []
-    for header, body in MESSAGE.findall(text):
+    for message in END.split(text):
+        header, mark, body = message.partition(MARK)
+        if not mark:  # cut before its text
+            continue
         recipient, channel = RECIPIENT.search(header), CHANNEL.search(header)
         if recipient:
             calls.append(_call(recipient[1], body))
@@ -30,8 +33,8 @@ def parse(text: str, schemas: Schemas) -> Said:
 
 def _call(name: str, body: str) -> ToolCall:
     try:
-        arguments = json.loads(body or "{}", strict=False)
-    except (json.JSONDecodeError, RecursionError) as problem:
+        arguments = read_json(body or "{}")
+    except UNREADABLE as problem:
         return ToolCall(name, {}, f"the arguments are not valid JSON: {problem}")
     if not isinstance(arguments, dict):
         return ToolCall(name, {}, f"the arguments must be an object, not {body:.80}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hone.agents.formats.call import Said, Schemas, ToolCall, json_call
+from hone.agents.formats.call import UNREADABLE, Said, Schemas, ToolCall, json_call
 
 PYTHON_TAG = "<|python_tag|>"
 
@@ -25,7 +25,7 @@ def _first(text: str) -> tuple[ToolCall, str]:
     """A call, and what follows it; an object that does not end takes the whole rest with it."""
     try:
         _, end = json.JSONDecoder(strict=False).raw_decode(text)
-    except (json.JSONDecodeError, RecursionError) as problem:
+    except UNREADABLE as problem:
         return ToolCall("", {}, f"the call is not valid JSON: {problem}"), ""
     # Some fine-tunes write Hermes' word for it.
     key = "arguments" if '"parameters"' not in text[:end] and '"arguments"' in text[:end] else "parameters"

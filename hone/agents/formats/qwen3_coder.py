@@ -7,8 +7,8 @@ import re
 from hone.agents.formats.call import Said, Schemas, ToolCall, after_thinking, typed
 
 CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
-FUNCTION = re.compile(r"<function=([^>\n]+)>(.*?)(?:</function>|$)", re.DOTALL)
-PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|$)", re.DOTALL)
+FUNCTION = re.compile(r"<function=([^<>\n]+)>(.*?)(?:</function>|$)", re.DOTALL)
+PARAMETER = re.compile(r"<parameter=([^<>\n]+)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|$)", re.DOTALL)
 
 
 def parse(text: str, schemas: Schemas) -> Said:

@@ -7,26 +7,52 @@ A fence for mistakes and for the curious, not a wall: who needs one puts the who
 import ast
 import builtins
 import ctypes
+import importlib
 import os
+import posix
 import resource
+import signal
 import sys
 import traceback
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 FORBIDDEN = (
     "socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "pty.", "os.kill",
-    "ctypes.dlopen", "resource.setrlimit", "os.setxattr",
+    "ctypes.dlopen", "ctypes.dlsym", "resource.setrlimit", "resource.prlimit", "os.setxattr",
 )  # fmt: skip
 CHANGING = (
     "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.chmod", "os.chown", "os.link", "os.symlink", "os.truncate",
-    "shutil.",
+    "os.utime", "shutil.", "sqlite3.connect",
 )  # fmt: skip
-NEW_USER_AND_NETWORK = 0x10000000 | 0x40000000  # CLONE_NEWUSER | CLONE_NEWNET
+# What no hook hears of: (module, functions).
+UNHEARD = (
+    ("os", ("mkfifo", "mknod", "pidfd_open", "setsid")),
+    ("posix", ("mkfifo", "mknod", "pidfd_open", "setsid")),
+    ("signal", ("pidfd_send_signal",)),
+    ("_signal", ("pidfd_send_signal",)),
+    ("_posixsubprocess", ("fork_exec",)),
+)
+NEW_USER, NEW_PROCESSES, NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000  # CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+def leave(libc: ctypes.CDLL) -> None:
+    """Into a world of its own, without a network and without other processes, as far as the kernel lets us: the rest of
+    this program is then the first process there, with which all that it started ends."""
+    if libc.unshare(NEW_USER | NEW_PROCESSES | NEW_NETWORK) != 0:
+        libc.unshare(NEW_USER | NEW_NETWORK)
+        return
+    if child := os.fork():
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status < 0:  # to be told of it as if it were this one
+            signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None
+            os.kill(os.getpid(), -status)
+        os._exit(status)
+    libc.prctl(DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def confine(memory_bytes: int, cpu_seconds: int, file_bytes: int) -> None:
-    # Where the kernel does not let us leave its network, the hook below still stands.
-    ctypes.CDLL(None).unshare(NEW_USER_AND_NETWORK)
+    leave(ctypes.CDLL(None))
     for limit, value in (
         (resource.RLIMIT_AS, memory_bytes),
         (resource.RLIMIT_CPU, cpu_seconds),
@@ -35,7 +61,29 @@ def confine(memory_bytes: int, cpu_seconds: int, file_bytes: int) -> None:
     ):
         resource.setrlimit(limit, (value, value))
     folder = os.path.realpath(os.getcwd())
+    for module, names in UNHEARD:
+        for name in names:
+            setattr(importlib.import_module(module), name, refused(f"{module}.{name}"))
+    posix.open = os.open = opening(os.open, folder)
     sys.addaudithook(lambda event, arguments: check(event, arguments, folder))
+
+
+def refused(name: str):  # type: ignore[no-untyped-def]
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(f"{name} is not allowed here")
+
+    return refuse
+
+
+def opening(open_file, folder: str):  # type: ignore[no-untyped-def]
+    """os.open, which the hook does not tell of which directory a path is relative to."""
+
+    def open_inside(path, flags, mode=0o777, *, dir_fd=None):  # type: ignore[no-untyped-def]
+        if dir_fd is not None and flags & WRITING:
+            require_inside(path, dir_fd, folder)
+        return open_file(path, flags, mode, dir_fd=dir_fd)
+
+    return open_inside
 
 
 def check(event: str, arguments: tuple, folder: str) -> None:  # type: ignore[type-arg]
@@ -44,9 +92,21 @@ def check(event: str, arguments: tuple, folder: str) -> None:  # type: ignore[ty
         raise PermissionError(f"{event} is not allowed here")
     writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING
     if writes or event.startswith(CHANGING):
+        descriptors = [a for a in arguments[1:] if isinstance(a, int) and a >= 0] if event in RELATIVE else []
         for path in arguments[: 1 if writes else 2]:
-            if isinstance(path, (str, bytes)) and not inside(os.fsdecode(path), folder):
-                raise PermissionError(f"{os.fsdecode(path)} is outside of the working directory")
+            if isinstance(path, (str, bytes)) and path != ":memory:":
+                require_inside(path, descriptors[-1] if descriptors else None, folder)
+
+
+RELATIVE = ("os.remove", "os.rmdir", "os.unlink")  # whose only number is the directory of the path
+
+
+def require_inside(path, directory: "int | None", folder: str) -> None:  # type: ignore[no-untyped-def]
+    text = os.fsdecode(path)
+    if directory is not None:
+        text = os.path.join(os.readlink(f"/proc/self/fd/{directory}"), text)
+    if not inside(text, folder):
+        raise PermissionError(f"{os.fsdecode(path)} is outside of the working directory")
 
 
 def inside(path: str, folder: str) -> bool:

@@ -24,10 +24,11 @@ ENTRY = ("class_name", "function", "mcp", "config", "tool_schema")
 KINDS = ENTRY[:3]
 
 
-def load_tools(path: str) -> dict[str, Tool]:
-    """By name, in the file's order. Raises UserError for what the file, or the code that it names, lacks."""
+def load_tools(path: str, *, key: str = KEY) -> dict[str, Tool]:
+    """By name, in the file's order; `key` is where the user named it. Raises UserError for what the file, or the code
+    that it names, lacks."""
     tools: dict[str, Tool] = {}
-    for entry, where in entries(path, "tools", key=KEY):
+    for entry, where in entries(path, "tools", key=key):
         for tool in _tools_of(entry, where, Path(path).expanduser().parent):
             name = _name(tool)
             if name in tools:
@@ -40,7 +41,7 @@ def entries(path: str, section: str, *, key: str) -> Iterator[tuple[dict[str, An
     """(entry, its place for messages) of the list `section` of a YAML file that `key` names."""
     try:
         content = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as problem:
         raise UserError(f"{key}={path} cannot be read: {problem}") from problem
     listed = content.get(section) if isinstance(content, dict) else None
     if not isinstance(listed, list) or not listed or not all(isinstance(entry, dict) for entry in listed):
@@ -95,7 +96,26 @@ def _object(entry: dict[str, Any], where: str, folder: Path) -> Tool:
     if not (inspect.isclass(cls) and issubclass(cls, Tool)):
         raise UserError(f"{where}.class_name={name} is no subclass of hone.agents.Tool")
     schema = _schema(entry, lambda place: function_schema(cls.schema, where=f"{place}.class_name={name}"), where)
-    return make(lambda: cls(config_of(entry, where), schema), f"{where}, class {name}")
+    config = config_of(entry, where)
+    tool: Tool = make(lambda: cls(config, schema), f"{where}, class {name}")
+    if "schema" not in vars(tool):
+        raise UserError(f"{where}.class_name={name}: its __init__ does not call super().__init__(config, schema)")
+    require_method(tool, Tool, "execute", ("state", "arguments"), f"{where}.class_name={name}")
+    return tool
+
+
+def require_method(made: object, base: type, method: str, arguments: tuple[str, ...], where: str) -> None:
+    """Raises UserError where its class leaves out the one method that the base cannot do without, or the method does
+    not take what it is called with."""
+    expected = f"{method}(self, {', '.join(arguments)})"
+    if getattr(type(made), method) is getattr(base, method):
+        raise UserError(f"{where} has no {expected}: define it")
+    try:
+        inspect.signature(getattr(made, method)).bind(*arguments)
+    except TypeError as problem:
+        raise UserError(f"{where}: expected {expected}, and it cannot be called so: {problem}") from problem
+    except ValueError:  # no signature is known, such as of built-in functions
+        pass
 
 
 def make(build: Callable[[], Any], where: str) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen, TimeoutExpired
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -21,6 +23,9 @@ PROGRAM = Path(__file__).with_name("confined.py")
 MOST_OUTPUT = 1 << 20  # bytes, also of a file
 READ = 1 << 16  # bytes of the output that are read
 DEFAULTS = {"time_limit": 10.0, "memory_mb": 1024, "processes": os.cpu_count() or 1}
+
+# Of a setting: its type and its least value. Below 64 MB Python itself cannot work.
+LEAST: dict[str, tuple[Any, float]] = {"time_limit": (int | float, 0.1), "memory_mb": (int, 64), "processes": (int, 1)}
 
 
 class Python(Tool):
@@ -44,18 +49,18 @@ class Python(Tool):
         settings = {**DEFAULTS, **config}
         if unknown := [name for name in settings if name not in DEFAULTS]:
             raise UserError(f"python has no {', '.join(unknown)}; config takes {', '.join(DEFAULTS)}")
-        if wrong := [name for name, value in settings.items() if not _positive(value)]:
-            raise UserError(f"{wrong[0]} is {settings[wrong[0]]!r}: expected a number > 0")
-        self.seconds, self.memory_mb = float(settings["time_limit"]), int(settings["memory_mb"])
-        self.slots = asyncio.Semaphore(int(settings["processes"]))
+        for name, (kinds, least) in LEAST.items():
+            value = settings[name]
+            if not isinstance(value, kinds) or isinstance(value, bool) or not least <= value < math.inf:
+                kind = "an integer" if kinds is int else "a number of seconds"
+                raise UserError(f"python: {name} is {value!r:.80}: expected {kind} >= {least}")
+        self.seconds, self.memory_mb = float(settings["time_limit"]), settings["memory_mb"]
+        self.slots = asyncio.Semaphore(settings["processes"])
 
     async def execute(self, state: Any, arguments: dict[str, Any]) -> str:
         async with self.slots:
-            return str(await call(run_python, str(arguments["code"]), seconds=self.seconds, memory_mb=self.memory_mb))
-
-
-def _positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+            run = partial(run_python, str(arguments["code"]), seconds=self.seconds, memory_mb=self.memory_mb)
+            return str(await call(run))
 
 
 def run_python(code: str, *, seconds: float, memory_mb: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hone.agents.tools.bm25 import BM25
 from hone.agents.tools.tool import Schema, Tool
-from hone.data.files import read_rows
+from hone.data.files import ENDINGS, read_rows
 from hone.errors import UserError
 
 KEYS = ("corpus", "top_k", "text_key", "title_key")
@@ -35,11 +35,14 @@ class Search(Tool):
         if unknown := [name for name in config if name not in KEYS]:
             raise UserError(f"search has no {', '.join(unknown)}; config takes {', '.join(KEYS)}")
         corpus = config.get("corpus")
-        self.files = [Path(path).expanduser() for path in ([corpus] if isinstance(corpus, str) else corpus or [])]
-        if not self.files or not all(path.is_file() for path in self.files):
+        listed: list[Any] = corpus if isinstance(corpus, list) else [corpus]
+        if not listed or not all(isinstance(path, str) and Path(path).expanduser().is_file() for path in listed):
             raise UserError(f"search needs config.corpus, files of passages that are there, and finds {corpus!r}")
+        self.files = [Path(path).expanduser() for path in listed]
+        if other := [path for path in self.files if path.suffix not in ENDINGS]:
+            raise UserError(f"search: {other[0]} is no file of passages: expected an ending of {', '.join(ENDINGS)}")
         self.top_k = config.get("top_k", 3)
-        if not isinstance(self.top_k, int) or self.top_k < 1:
+        if not isinstance(self.top_k, int) or isinstance(self.top_k, bool) or self.top_k < 1:
             raise UserError(f"search: top_k is {self.top_k!r}: expected an integer >= 1")
         self.text_key, self.title_key = config.get("text_key", "text"), config.get("title_key", "title")
         self.lock = threading.Lock()

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -93,16 +94,21 @@ class ToolSession:
         tool = self.tools[call.name]
         limit = None if tool.keeps_time else self.limits.seconds
         if isinstance(tool, FunctionTool):
-            return as_reply(await awaited(tool.function, limit_s=limit, **call.arguments))
-        return as_reply(await awaited(tool.execute, self.states[call.name], dict(call.arguments), limit_s=limit))
+            said = await awaited(partial(tool.function, **call.arguments), limit_s=limit)
+        else:
+            said = await awaited(tool.execute, self.states[call.name], dict(call.arguments), limit_s=limit)
+        try:
+            return as_reply(said)
+        except (TypeError, ValueError, RecursionError) as problem:  # the model can do nothing about it
+            raise UserError(f"tool {call.name!r}: {problem}") from problem
 
-    async def _own(self, name: str, method: str, *arguments: Any, **named: Any) -> Any:
+    async def _own(self, name: str, method: str, /, *arguments: Any, **named: Any) -> Any:
         """One of the methods that the model does not call: what goes wrong there is the user's to know."""
         function = getattr(self.tools[name], method)
         try:
             if getattr(type(self.tools[name]), method) is getattr(Tool, method):  # does nothing: no thread for it
                 return function(*arguments, **named)
-            return await awaited(function, *arguments, limit_s=self.limits.seconds, **named)
+            return await awaited(partial(function, *arguments, **named), limit_s=self.limits.seconds)
         except UserError as problem:
             raise UserError(f"tool {name!r}, {method}: {problem}") from problem
         except (Exception, SystemExit) as problem:

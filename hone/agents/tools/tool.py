@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from hone.errors import UserError
 
+NAME = re.compile(r"[\w.:/-]+")
 Schema = dict[str, Any]  # name, description, parameters (a JSON schema of an object)
 
 
@@ -56,10 +59,28 @@ def function_schema(given: Any, *, where: str) -> Schema:
     expected = "expected name, description and parameters (a JSON schema of an object), with or without type: function"
     if not isinstance(schema, Mapping) or not isinstance(schema.get("name"), str) or not schema["name"]:
         raise UserError(f"{where} has no name: {expected}")
+    if not NAME.fullmatch(schema["name"]):
+        raise UserError(f"{where}: name is {schema['name']!r:.80}: expected letters, digits and _ - . / :")
     parameters = schema.get("parameters") or {"type": "object", "properties": {}}
-    if not isinstance(parameters, Mapping) or not isinstance(parameters.get("properties", {}), Mapping):
-        raise UserError(f"{where}: parameters is {parameters!r:.80}: {expected}")
+    if (problem := _wrong_parameters(parameters)) is not None:
+        raise UserError(f"{where}: parameters is {parameters!r:.80}{problem}: {expected}")
     return {"name": schema["name"], "description": str(schema.get("description", "")), "parameters": dict(parameters)}
+
+
+def _wrong_parameters(parameters: Any) -> str | None:
+    """What is wrong with a JSON schema of arguments, as far as it is read here; None for nothing."""
+    if not isinstance(parameters, Mapping) or not isinstance(parameters.get("properties", {}), Mapping):
+        return ""
+    properties, required = parameters.get("properties", {}), parameters.get("required", [])
+    if odd := [name for name, schema in properties.items() if not isinstance(schema, Mapping)]:
+        return f", of which {odd[0]!r:.40} is no schema"
+    if not isinstance(required, list) or not set(map(str, required)) <= set(properties):
+        return ", of which required is no list of names in properties"
+    try:
+        json.dumps(parameters)
+    except (TypeError, ValueError, RecursionError) as problem:
+        return f", which JSON cannot write ({problem})"
+    return None
 
 
 def schema_of(function: Callable[..., Any], *, where: str) -> Schema:

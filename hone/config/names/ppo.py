@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .rows import ANY, Divided, Renamed, Row, Settled, same_in
-from .shared import lora_section, ray, reward_function
+from .shared import conversations, lora_section, ray, reward_function
 
 MODEL = "actor_rollout_ref.model"
 ACTOR = "actor_rollout_ref.actor"
 REF = "actor_rollout_ref.ref"
 ROLLOUT = "actor_rollout_ref.rollout"
 REWARD = "reward_model"
-CHECKS = {"disable": False, "strict": True, "ignore_strippable": True}
 NSIGHT = ("trace", "cuda-memory-usage", "cuda-graph-trace")
 
 
@@ -93,15 +92,7 @@ def _critic() -> Iterator[Row]:
 
 
 def _rollout() -> Iterator[Row]:
-    agent = f"{ROLLOUT}.agent"
-    yield Settled(f"{agent}.num_workers", ANY, "every rank runs its agents in one event loop")
-    loops = f"register the agents in a Python file and name it in {agent}.agent_loop_path"
-    yield Settled(f"{agent}.agent_loop_config_path", (), "agents are named in Python", instead=loops)
-    yield Settled(f"{agent}.agent_loop_manager_class", (), "managers of agents")
-    yield Renamed(f"{ROLLOUT}.multi_turn.max_assistant_turns", f"{ROLLOUT}.multi_turn.max_turns")
-    yield Settled(f"{ROLLOUT}.multi_turn.max_user_turns", (), "a bound on the turns of others")
-    check = f"{ROLLOUT}.multi_turn.enable_tokenization_sanity_check"
-    yield Renamed(f"{ROLLOUT}.multi_turn.tokenization_sanity_check_mode", check, CHECKS)
+    yield from conversations(ROLLOUT, ROLLOUT)
     for name in ("data_parallel_size", "expert_parallel_size", "pipeline_model_parallel_size"):
         yield Settled(f"{ROLLOUT}.{name}", (1,), "an engine is not split so")
     for name in ("update_weights_bucket_megabytes", "layered_summon", "multi_stage_wake_up"):

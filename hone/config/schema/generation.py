@@ -5,7 +5,7 @@ from __future__ import annotations
 from .base import BLANKS, Node, key, node, ref
 from .model import OverrideConfig
 from .reward import CustomRewardFunction
-from .rollout import EngineDtype, EngineName
+from .rollout import AgentKeys, EngineDtype, EngineName, MultiTurnConfig
 from .trainer import Device, RayInitConfig, rank_timeout
 
 
@@ -68,6 +68,8 @@ class GenerationRolloutConfig(Node):
     stop: list[str] = key(
         [], "Texts that end a response: with the first token after which it contains one.", json_schema_extra=BLANKS
     )
+    multi_turn: MultiTurnConfig = node(MultiTurnConfig)
+    agent: AgentKeys = node(AgentKeys)
 
 
 class GenerationConfig(Node):

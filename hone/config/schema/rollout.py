@@ -76,14 +76,19 @@ class CustomServer(Node):
     name: str | None = key(None, "Name of the class in that file.")
 
 
-class AgentConfig(Node):
+class AgentKeys(Node):
     """What happens between a prompt and a finished trajectory."""
 
-    custom_async_server: CustomServer = node(CustomServer)
     default_agent_loop: str = key(
         "single_turn", "Agent that runs rows without an agent_name of their own; tools with multi_turn.enable."
     )
     agent_loop_path: str | None = key(None, "Python file that registers more agents.")
+
+
+class AgentConfig(AgentKeys):
+    """What happens between a prompt and a finished trajectory."""
+
+    custom_async_server: CustomServer = node(CustomServer)
 
 
 class RolloutConfig(SamplingKeys):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from hone.agents.interactions import load_interactions
+from hone.agents.interactions import Interaction, InteractionSession, load_interactions
 from hone.agents.tools import FunctionTool, load_tools
 from hone.agents.tools.calculator import Calculator
 from hone.errors import UserError
@@ -22,9 +24,13 @@ class Shelf(Tool):
         super().__init__(config, schema)
         self.size = config["size"]
 
+    def execute(self, state, arguments): ...
+
 
 class Described(Tool):
     schema = {"name": "described", "description": "d", "parameters": {"type": "object", "properties": {}}}
+
+    def execute(self, state, arguments): ...
 
 
 class Plain:
@@ -32,7 +38,7 @@ class Plain:
 
 
 class Patient(Interaction):
-    pass
+    def reply(self, state, messages): ...
 
 
 def weather(city: str, days: int = 1) -> str:
@@ -126,6 +132,10 @@ MISTAKES = [
     ([{"class_name": "calculator"}, {"class_name": "calculator"}], r"\[1\]: there is another tool called calc"),
     ([{"class_name": "calculator", "config": {"digits": 3}}], r"the calculator takes no config, and finds digits"),
     ([{"class_name": "calculator", "config": 3}], r"config is 3: expected a mapping"),
+    ([{"class_name": "mine.py:"}], r"class_name=mine\.py:: expected FILE\.py:NAME"),
+    ([{"class_name": "search", "config": {"corpus": 5}}], r"config\.corpus, files of passages .* finds 5"),
+    ([{"class_name": "search", "config": {"corpus": __file__}}], r"is no file of passages: expected an ending"),
+    ([{"class_name": "search", "config": {"corpus": __file__, "top_k": True}}], r"search: "),
     ([{"class_name": "calculater"}], r"tools\[0\]\.class_name=calculater: expected FILE\.py:NAME or package"),
     ([{"class_name": "mine.py:Shelff"}], r"mine\.py defines no Shelff"),
     ([{"class_name": "other.py:Shelf"}], r"other\.py: there is no such file"),
@@ -139,6 +149,114 @@ MISTAKES = [
     ([{"function": "mine.py:undescribed"}], r"gives no schema: .*[Ww]rite type hints and a docstring"),
     ([{"function": "mine.py:weather", "config": {"a": 1}}], r"a function takes no config"),
 ]  # fmt: skip
+
+
+UNFIT = """
+from hone.agents import Interaction, Tool
+
+
+class Idle(Tool):
+    schema = {"name": "idle"}
+
+
+class Short(Tool):
+    schema = {"name": "short"}
+
+    def execute(self, state): ...
+
+
+class Apart(Tool):
+    schema = {"name": "apart"}
+
+    def __init__(self, config, schema): ...
+
+    def execute(self, state, arguments): ...
+
+
+class Static(Tool):
+    schema = {"name": "static"}
+
+    @staticmethod
+    def execute(state, arguments): ...
+
+
+class Mute(Interaction): ...
+
+
+class Short_(Interaction):
+    def reply(self, messages): ...
+"""
+OF_CLASSES = [
+    ("tools", "Idle", r"Idle has no execute\(self, state, arguments\): define it"),
+    ("tools", "Short", r"Short: expected execute\(self, state, arguments\), and it cannot be called so: too many"),
+    ("tools", "Apart", r"Apart: its __init__ does not call super\(\)\.__init__\(config, schema\)"),
+    ("interaction", "Mute", r"Mute has no reply\(self, state, messages\): define it"),
+    ("interaction", "Short_", r"Short_: expected reply\(self, state, messages\), and it cannot be called so"),
+]
+
+
+@pytest.mark.parametrize(("section", "name", "message"), OF_CLASSES)
+def test_a_class_that_lacks_what_it_is_called_by_is_refused_when_the_file_is_read(
+    listed: Any, section: str, name: str, message: str
+) -> None:
+    path = listed({"class_name": f"unfit.py:{name}"}, section=section)
+    (Path(path).parent / "unfit.py").write_text(UNFIT)
+    with pytest.raises(UserError, match=rf"{section}\[0\]\.class_name=unfit\.py:{message}"):
+        (load_tools if section == "tools" else load_interactions)(path)
+
+
+def test_a_static_method_is_one(listed: Any) -> None:
+    path = listed({"class_name": "unfit.py:Static"})
+    (Path(path).parent / "unfit.py").write_text(UNFIT)
+    assert list(load_tools(path)) == ["static"]
+
+
+def test_an_interaction_made_without_a_file_says_that_it_has_no_reply() -> None:
+    with pytest.raises(UserError, match=r"interaction Interaction has no reply\(state, messages\): define it"):
+        Interaction({}).reply(None, [])
+
+    async def session() -> Any:
+        async with InteractionSession(("mute", Interaction({})), {}, 5.0) as opened:
+            return await opened.reply([])
+
+    with pytest.raises(UserError, match=r"interaction 'mute', reply: .* has no reply"):
+        asyncio.run(session())
+
+
+SCHEMAS = [
+    ({"name": "a b"}, r"name is 'a b': expected letters"),
+    ({"name": "a", "parameters": {"properties": {"x": 5}}}, r"of which 'x' is no schema"),
+    ({"name": "a", "parameters": {"properties": {"x": {}}, "required": "x"}}, r"required is no list of names"),
+    ({"name": "a", "parameters": {"properties": {"x": {}}, "required": ["y"]}}, r"required is no list of names in"),
+    ({"name": "a", "parameters": {"properties": {"x": {"default": date(2020, 1, 1)}}}}, r"JSON cannot write"),
+]
+
+
+@pytest.mark.parametrize(("schema", "message"), SCHEMAS)
+def test_a_schema_that_no_template_could_render_is_refused(listed: Any, schema: dict, message: str) -> None:
+    with pytest.raises(UserError, match=rf"tools\[0\]\.tool_schema: .*{message}"):
+        load_tools(listed({"class_name": "calculator", "tool_schema": schema}))
+
+
+TEXTS = {
+    "scalar": "5",
+    "tab": "tools:\n\t- a",
+    "other section": "tool: [{class_name: calculator}]",
+    "texts": "tools: [calculator]",
+    "a class": "tools: {class_name: calculator}",
+    "a tag": "tools: !!python/object/apply:os.system ['ls']",
+    "binary": "\x00\x01",
+    "two documents": "tools: []\n---\ntools: []",
+    "itself": "tools: &a [*a]",
+    "deep": "tools: " + "[" * 3000,
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_whatever_the_file_holds_the_key_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "tools.yaml").write_text(TEXTS[text])
+    with pytest.raises(UserError, match=r"^actor_rollout_ref\.rollout\.multi_turn\.tool_config_path=.*tools\.yaml"):
+        load_tools(str(tmp_path / "tools.yaml"))
 
 
 @pytest.mark.parametrize(("entries", "message"), MISTAKES)
@@ -168,6 +286,7 @@ def test_interactions_are_listed_by_name(listed: Any) -> None:
     [
         ([{"name": "a"}], r"interaction\[0\]: expected class_name"),
         ([{"class_name": "mine.py:Plain"}], r"no subclass of hone\.agents\.Interaction"),
+        ([{"name": [1], "class_name": "mine.py:Patient"}], r"interaction\[0\]: name is \[1\]: expected a text"),
         ([{"class_name": "mine.py:Patient"}] * 2, r"another interaction called Patient"),
         ([{"class_name": "mine.py:Patient", "tool_schema": {}}], r"unknown tool_schema"),
     ],

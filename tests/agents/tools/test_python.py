@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 import time
@@ -52,8 +53,47 @@ def test_code_without_an_end_is_stopped() -> None:
     assert time.perf_counter() - begun < 10
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "sum(range(10**12))",  # in C, where no signal of Python's is heard
+        "import re; re.match('(a+)+b', 'a' * 40)",
+        "10 ** 10 ** 9",
+        "import signal; signal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass",
+        "i = 0\nwhile True: open(str(i), 'w').write('a'); i += 1",
+    ],
+)
+def test_whatever_keeps_it_busy_is_stopped(code: str) -> None:
+    begun = time.perf_counter()
+    assert run(code, seconds=1) == "(stopped after 1 seconds)"
+    assert time.perf_counter() - begun < 10
+
+
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [
+        ("import ctypes; ctypes.string_at(0)", "(ended by SIGSEGV)"),
+        ("import os; print('a', flush=True); os.abort()", "a"),
+        ("import os; os._exit(3)", "(no output)"),
+        ("def f(): return f()\nf()", "RecursionError"),
+        ("print('\\ud800')", "UnicodeEncodeError"),
+        ("input()", "EOFError"),
+        ("\0", "null bytes"),
+        ("import tempfile, os; d = tempfile.mkdtemp(dir='.'); open(d + '/x', 'w'); import shutil; shutil.rmtree(d); "
+         "print(os.listdir())", "[]"),
+        ("import subprocess, multiprocessing, ctypes, sqlite3; sqlite3.connect(':memory:'); print('here')", "here"),
+    ],
+)  # fmt: skip
+def test_however_it_ends_there_is_an_answer(code: str, end: str) -> None:
+    assert end in run(code)
+
+
 def test_memory_and_output_have_limits() -> None:
     assert "MemoryError" in run("x = 'a' * (2 << 30)", memory_mb=512)
+    assert "MemoryError" in run("x = []\nwhile True: x.append(bytearray(1 << 20))", memory_mb=256)
+    assert "File too large" in run("f = open('x', 'wb')\nwhile True: f.write(bytes(1 << 20))")
+    threads = "import threading, time\nfor i in range(10**5): threading.Thread(target=time.sleep, args=(9,)).start()"
+    assert "can't start new thread" in run(threads, memory_mb=256)
     text = run("while True: print('a' * 1000)")
     assert len(text) < 1 << 17
 
@@ -73,6 +113,19 @@ def test_memory_and_output_have_limits() -> None:
         "import shutil; shutil.rmtree('{folder}')",
         "import os; os.symlink('{victim}', 'link'); open('link', 'w')",
         "import ctypes; ctypes.CDLL('libc.so.6')",
+        "import ctypes; ctypes.CDLL(None).system(b'touch {folder}/new')",
+        "import ctypes; ctypes.CDLL(None).fork()",
+        "import os, signal; signal.pidfd_send_signal(os.pidfd_open({parent}), 15)",
+        "import os, signal; signal.pidfd_send_signal(os.open('/proc/{parent}', os.O_RDONLY), 15)",
+        "import _posixsubprocess; _posixsubprocess.fork_exec([b'/bin/true'], [b'/bin/true'], True, (), None, None, "
+        "-1, -1, -1, -1, -1, -1, 1, 2, True, True, 0, None, None, None, -1, None, True)",
+        "import os; os.mkfifo('{folder}/new')",
+        "import os; os.utime('{victim}', (1, 1))",
+        "import os; os.open('new', os.O_WRONLY | os.O_CREAT, dir_fd=os.open('{folder}', os.O_RDONLY))",
+        "import os; os.remove('victim', dir_fd=os.open('{folder}', os.O_RDONLY))",
+        "import os; os.chdir('{folder}'); open('new', 'w')",
+        "import sqlite3; sqlite3.connect('{folder}/new')",
+        "import resource; resource.prlimit(0, resource.RLIMIT_AS, (-1, -1))",
     ],
 )
 def test_the_network_other_processes_and_files_elsewhere_are_out_of_reach(code: str, tmp_path: Path) -> None:
@@ -85,7 +138,7 @@ def test_the_network_other_processes_and_files_elsewhere_are_out_of_reach(code: 
         with pytest.raises(TimeoutError):
             server.accept()
     assert "PermissionError" in text or "URLError" in text or "OSError" in text, text
-    assert victim.read_text() == "here"
+    assert victim.read_text() == "here" and os.listdir(tmp_path) == ["victim"]
 
 
 def test_nothing_of_the_runs_environment_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +159,15 @@ def test_so_many_processes_at_once_as_the_config_says() -> None:
 
 @pytest.mark.parametrize(
     ("config", "message"),
-    [({"memory": 3}, "python has no memory; config takes"), ({"time_limit": 0}, "time_limit is 0")],
+    [
+        ({"memory": 3}, "python has no memory; config takes"),
+        ({"time_limit": 0}, "time_limit is 0"),
+        ({"time_limit": math.inf}, "time_limit is inf"),
+        ({"time_limit": "fast"}, "time_limit is 'fast'"),
+        ({"processes": 0.5}, "processes is 0.5: expected an integer >= 1"),
+        ({"processes": True}, "processes is True"),
+        ({"memory_mb": 1}, "memory_mb is 1: expected an integer >= 64"),
+    ],
 )
 def test_a_config_that_cannot_be_is_refused(config: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):

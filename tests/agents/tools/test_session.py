@@ -64,12 +64,6 @@ def stops() -> None:
         (raises, {}, "error: KeyError: 'lost'"),
         (leaves, {}, "error: RuntimeError: SystemExit: 0"),
         (stops, {}, "error: RuntimeError: StopIteration: "),
-        (lambda: Reply(3), {}, "error: TypeError: Reply.content is 3: expected a text"),
-        (
-            lambda: Reply("a", reward=float("nan")),
-            {},
-            "error: TypeError: Reply.reward is nan: expected a finite number",
-        ),
     ],
 )
 def test_what_a_function_returns_or_raises_is_what_the_model_reads(function: Any, arguments: Any, content: str) -> None:
@@ -179,3 +173,83 @@ def test_a_tool_without_its_method_ends_the_run_and_is_no_answer_to_the_model() 
 
     with pytest.raises(UserError, match=r"the tool Forgotten has no execute\(state, arguments\)"):
         asyncio.run(session())
+
+
+async def leaves() -> None:
+    raise SystemExit(0)
+
+
+async def cancels() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+async def interrupts() -> None:
+    raise KeyboardInterrupt
+
+
+def ends() -> None:
+    raise GeneratorExit
+
+
+def cancels_in_a_thread() -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("function", [leaves, cancels, interrupts, ends, cancels_in_a_thread])
+def test_a_tool_that_raises_what_is_no_exception_takes_nothing_with_it(function: Any) -> None:
+    async def bounded() -> Any:
+        tools = {"tool": FunctionTool(function, {"name": "tool"})}
+        async with ToolSession(tools, {}, ToolLimits()) as session:
+            return await asyncio.wait_for(session.run([ToolCall("tool", {})]), 20)
+
+    (reply,) = asyncio.run(bounded())
+    assert reply.content.startswith("error: RuntimeError: ") and not reply.done
+
+
+def test_arguments_may_be_called_like_anything_of_hones() -> None:
+    def echo(function: str, limit_s: int, name: str, method: str) -> str:
+        return f"{function}{limit_s}{name}{method}"
+
+    names = {name: {} for name in ("function", "limit_s", "name", "method")}
+    schema = {"name": "echo", "parameters": {"properties": names}}
+
+    class Named(Tool):
+        def create(self, **arguments: Any) -> dict[str, Any]:
+            return arguments
+
+        def execute(self, state: Any, arguments: Any) -> Any:
+            return sorted(state)
+
+    async def session() -> list[str]:
+        tools = {"echo": FunctionTool(echo, schema), "named": Named({}, {"name": "named"})}
+        async with ToolSession(tools, {"named": dict(names)}, ToolLimits()) as opened:
+            given = {"function": "a", "limit_s": 1, "name": "b", "method": "c"}
+            return [reply.content for reply in await opened.run([ToolCall("echo", given), ToolCall("named", {})])]
+
+    assert asyncio.run(session()) == ["a1bc", '["function", "limit_s", "method", "name"]']
+
+
+def loop_of_lists() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (Reply("a", reward="much"), r"tool 'tool': Reply\.reward is 'much'"),  # type: ignore[arg-type]
+        (Reply("a", reward=float("nan")), r"Reply\.reward is nan"),
+        (Reply(3), r"Reply\.content is 3"),  # type: ignore[arg-type]
+        (loop_of_lists(), "Circular reference"),
+        ({(1, 2): 3}, "keys must be"),
+    ],
+)
+def test_an_answer_that_cannot_be_ends_the_run_since_the_model_can_do_nothing_about_it(
+    value: Any, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        run(lambda: value)
