@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,6 +93,7 @@ def demo(
     ] = False,
 ) -> None:
     """Makes word problems and a tiny model, fine-tunes it, trains it by reinforcement, measures before and after."""
+    _require(engine)
     plan = SHORT if short else FULL if task is Task.arithmetic else CALCULATOR
     kind = f"{'-short' if short else ''}{f'-{ranks}-ranks' if ranks > 1 else ''}"
     kind += "" if engine is Engine.hf else f"-{engine.value}"
@@ -105,6 +107,12 @@ def demo(
     summary = {"accuracy_before": before, "accuracy_after": after, "stages": records}
     (directory / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     _show(summary, directory, plan)
+
+
+def _require(engine: Engine) -> None:
+    """Said here, not by the first stage that generates, which comes after minutes."""
+    if engine is Engine.vllm and find_spec("vllm") is None:
+        raise UserError("--engine vllm: vllm is not installed; docs/rollout.md says how, also for a CPU")
 
 
 def _accuracies(task: Task, directory: Path) -> tuple[float, float]:
@@ -218,7 +226,7 @@ def _generating(engine: Engine, section: str) -> list[str]:
     """An engine of one rank that leaves most of the memory to the trainer; hf needs nothing said."""
     if engine is Engine.hf:
         return [f"{section}.name=hf"]
-    alone, small = f"{section}.tensor_model_parallel_size=1", f"{section}.gpu_memory_utilization=0.1"
+    alone, small = f"{section}.tensor_model_parallel_size=1", f"{section}.gpu_memory_utilization=0.25"
     return [f"{section}.name={engine.value}", alone, small, f"{section}.max_num_seqs=256"]
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from hone.cli.preflight_data import data_findings
-from hone.cli.preflight_models import model_findings, model_remarks
 from hone.config import ConfigError, Loaded, load
 from hone.config.conversations import conversation_files, rollout_of
 from hone.config.engines import own_arguments
@@ -35,12 +33,23 @@ def load_and_check(command: str, argv: Sequence[str], *, here: bool = True) -> L
         raise ConfigError(command, error.problems, others=others) from error
     if found := list(findings(loaded.config, here=here)):
         raise UserError(found[0]) if len(found) == 1 else ConfigError(command, [], others=found)
-    return replace(loaded, notices=[*loaded.notices, *model_remarks(loaded.config)])
+    return replace(loaded, notices=[*loaded.notices, *_remarks(loaded.config)])
+
+
+def _remarks(config: Node) -> Iterator[str]:
+    from hone.cli.preflight_data import data_remarks
+    from hone.cli.preflight_models import model_remarks
+
+    yield from model_remarks(config)
+    yield from data_remarks(config)
 
 
 def findings(config: Node, faulty: Collection[str] = (), *, here: bool = True) -> Iterator[str]:
     """What a run would fail on, one message each. Imports only what the configuration asks for. Keys that are `faulty`
     already, and the sections that they are in, are left alone."""
+    from hone.cli.preflight_data import data_findings
+    from hone.cli.preflight_models import model_findings
+
     for check in _checks(config, frozenset(faulty), here):
         try:
             check()

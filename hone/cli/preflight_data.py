@@ -60,8 +60,8 @@ def _findings(config: Node, reading: Reading, faulty: Collection[str]) -> Iterat
     yield from missing
     if not missing and columns == reading.columns and reading.uses_first_row:
         yield from _first_row(config, reading.key, heads)
-    if not missing and reading.batch and isinstance(config, (PPOConfig, SFTConfig)):
-        yield from _training(config, reading, heads, faulty)
+    if not missing and reading.batch:
+        yield from _training(reading, heads, faulty)
 
 
 def _first_row(config: Node, key: str, heads: list[Head | None]) -> Iterator[str]:
@@ -73,22 +73,30 @@ def _first_row(config: Node, key: str, heads: list[Head | None]) -> Iterator[str
         yield f"{key}: {problem}"
 
 
-def _training(
-    config: PPOConfig | SFTConfig, reading: Reading, heads: list[Head | None], faulty: Collection[str]
-) -> Iterator[str]:
-    """Rows that make no full batch, and a schedule that does not fit the steps that they make."""
-    rows, whole = rows_at_least(heads)
-    rows = rows if reading.most == -1 else min(rows, reading.most)
-    if BATCH in faulty or None in heads:
-        return
-    if rows < reading.batch:
+def _training(reading: Reading, heads: list[Head | None], faulty: Collection[str]) -> Iterator[str]:
+    """Rows that make no full batch."""
+    rows, _ = _rows(reading, heads)
+    if BATCH not in faulty and None not in heads and rows < reading.batch:
         yield str(too_few_rows(reading.batch, rows))
+
+
+def data_remarks(config: Node) -> Iterator[str]:
+    """A schedule that does not fit the steps that the rows make, of a configuration without findings: a trial of a few
+    steps may well have one."""
+    if not isinstance(config, (PPOConfig, SFTConfig)):
         return
+    reading = next(reading for reading in _readings(config) if reading.batch)
+    rows, whole = _rows(reading, [head_of(path, rows=reading.batch) for path in reading.files])
     trainer = config.trainer
     total = trainer.total_training_steps or (trainer.total_epochs * (rows // reading.batch) if whole else None)
-    if total is not None and not {"trainer.total_training_steps", "trainer.total_epochs"} & set(faulty):
-        problems = schedule_problems(config, total)
-        yield from (str(problem) for problem in problems if problem.key not in faulty)
+    if total is not None:
+        yield from (f"{problem.key}: {problem.wrong}; {problem.fix}" for problem in schedule_problems(config, total))
+
+
+def _rows(reading: Reading, heads: list[Head | None]) -> tuple[int, bool]:
+    """How many are used, and whether that is all that there are: else there are more."""
+    rows, whole = rows_at_least(heads)
+    return rows if reading.most == -1 else min(rows, reading.most), whole
 
 
 def _readings(config: Node) -> Iterator[Reading]:

@@ -76,6 +76,14 @@ def test_every_stage_of_the_calculator_is_a_command_whose_configuration_can_run(
     assert config.trains_critic == (algorithm is Algorithm.ppo) and engine_of(config) == engine.value
 
 
+def test_an_engine_that_is_not_installed_is_missed_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo_module, "find_spec", lambda name: None)
+    assert run("--engine", "vllm", "--output", str(tmp_path / "demo")) == 2
+    assert "vllm is not installed" in capfd.readouterr().err and not (tmp_path / "demo").exists()
+
+
 @pytest.fixture
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A demo of one quick stage, whose command writes out.json."""

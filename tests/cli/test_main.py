@@ -126,7 +126,6 @@ print("HEAVY", sorted(heavy), "CODE", code, file=sys.stderr)
     [
         (["--help"], 0),
         (["config", "show", "ppo"], 0),
-        (["config", "check", "ppo"], 2),
         (["config", "explain", "sft"], 0),
     ],
 )

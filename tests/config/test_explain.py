@@ -27,6 +27,8 @@ LEAVES = [
 RESTING = {
     ("eval", "data.prompt_key"),
     *(("ppo", f"{ROLLOUT}.{name}") for name in ("mode", "calculate_log_probs")),
+    ("ppo", "data.return_raw_chat"),
+    ("ppo", f"{ROLLOUT}.engine_kwargs.sglang.attention_backend"),  # handed on with all others
 }  # fmt: skip
 
 

@@ -53,24 +53,27 @@ def test_an_engine_that_does_not_take_its_weights_ends_the_run(stage: Stage, mon
         stage.run_ppo("run", *VLLM)
 
 
-def test_generation_of_a_file_of_prompts_equals_that_of_hones_own_engine(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_generation_of_a_file_of_prompts_equals_that_of_hones_own_engine(stage: Stage) -> None:
     from hone.trainers.generate import generate
 
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")  # GB; half of the machine's memory else
-    found = {}
     for name in ("hf", "vllm"):
-        output = stage.directory / f"{name}.json"
-        argv = [
-            f"data.path={stage.data}/test.parquet", f"model.path={stage.model}", f"data.output_path={output}",
-            "data.max_samples=4", "rollout.prompt_length=100", "rollout.response_length=12", "rollout.do_sample=False",
-            f"rollout.name={name}", "rollout.max_num_seqs=8", "rollout.max_num_batched_tokens=256",
-            "trainer.device=cpu", "rollout.dtype=float32",
-        ]  # fmt: skip
-        generate(load("generate", argv), LocalExecutor())
-        found[name] = [row["responses"] for row in json.loads(output.read_text())]
-    assert found["vllm"] == found["hf"]
+        generate(load("generate", generation(stage, name)), LocalExecutor())
+    assert generated(stage, "vllm") == generated(stage, "hf")
+
+
+def generation(stage: Stage, name: str) -> list[str]:
+    """A command line that answers four prompts greedily."""
+    return [
+        f"data.path={stage.data}/test.parquet", f"model.path={stage.model}",
+        f"data.output_path={stage.directory}/{name}.json", "data.max_samples=4",
+        "rollout.prompt_length=100", "rollout.response_length=12", "rollout.do_sample=False", f"rollout.name={name}",
+        "rollout.max_num_seqs=8", "rollout.max_num_batched_tokens=256", "trainer.device=cpu", "rollout.dtype=float32",
+        "rollout.gpu_memory_utilization=0.2",
+    ]  # fmt: skip
+
+
+def generated(stage: Stage, name: str) -> list[list[str]]:
+    return [row["responses"] for row in json.loads((stage.directory / f"{name}.json").read_text())]
 
 
 def test_a_short_demo_generates_with_vllm_throughout(tmp_path: Path) -> None:

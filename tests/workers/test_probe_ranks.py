@@ -32,19 +32,24 @@ def hand_overs(rank: int, argv: list[str], stale_rank: int) -> str:
     rollout = RolloutWorker(config=config, run=run, peers=peers)
     assert not rollout.shares
     if rank == stale_rank:
-        rollout.engine.update_weights = _nothing  # type: ignore[method-assign]
+        rollout.engine.update_weights = no_update  # type: ignore[method-assign]
+    return end_of_two(rollout)
+
+
+def end_of_two(rollout: RolloutWorker) -> str:
     try:
         for version in (1, 2):
             with torch.no_grad():
-                for parameter in peers["actor"].engine.module.parameters():
+                for parameter in rollout.actor.engine.module.parameters():
                     parameter.mul_(1.1)
             rollout.update_weights(version)
+            assert list(rollout.rollout([])) == []
     except UserError as error:
         return str(error)
     return ""
 
 
-async def _nothing(weights: Any, version: int) -> None:
+async def no_update(weights: Any, version: int) -> None:
     """An engine that says it has taken the weights."""
 
 
