@@ -12,7 +12,9 @@ from .engines import engine_problems
 from .lora import lora_problems
 from .problems import Problem
 from .schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
+from .schema.actor import CustomFunction
 from .schema.base import Node
+from .schema.rollout import CustomServer
 
 ACTOR = "actor_rollout_ref.actor"
 REF = "actor_rollout_ref.ref"
@@ -124,7 +126,7 @@ def _scores(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _own_functions(config: PPOConfig) -> Iterator[Problem]:
-    sections = {
+    sections: dict[str, CustomFunction | CustomServer] = {
         "algorithm.custom_estimator": config.algorithm.custom_estimator,
         f"{ACTOR}.policy_loss.custom_loss": config.actor_rollout_ref.actor.policy_loss.custom_loss,
         f"{ROLLOUT}.agent.custom_async_server": config.actor_rollout_ref.rollout.agent.custom_async_server,

@@ -117,7 +117,7 @@ class SGLangEngine:
 
     async def _finished(self, prompt_ids: list[int], request: dict[str, Any]) -> dict[str, Any]:
         """Cancelled, it takes the request out of SGLang's batch."""
-        name = f"hone-{os.getpid()}-{next(self._names)}"
+        name = f"hone-{os.getpid()}-{next(self._names)}."  # SGLang takes back all whose names begin so
         try:
             coroutine = self._llm.async_generate(input_ids=prompt_ids, rid=name, return_logprob=True, **request)
             return dict(await self._answer(coroutine))  # type: ignore[arg-type]
