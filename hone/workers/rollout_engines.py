@@ -20,6 +20,7 @@ from hone.rollout.sglang.arguments import EngineArguments as SGLangArguments
 from hone.rollout.sglang.arguments import sglang_load_format
 from hone.rollout.vllm.arguments import EngineArguments, vllm_load_format
 from hone.training.engine import TorchEngine
+from hone.training.ranks import Ranks
 from hone.workers.build import frozen_source, policy_source
 from hone.workers.settings import RunSettings
 
@@ -130,7 +131,7 @@ def sglang_training_arguments(config: PPOConfig, run: RunSettings, dtype: torch.
         tokenizer_path=config.data.tokenizer or source.location,
         device=run.device.type,
         dtype=str(dtype).removeprefix("torch."),
-        random_seed=run.seed,
+        random_seed=run.seed + Ranks().rank,  # of one stream of numbers, in which no two ranks may be alike
         max_model_len=longest(config),
         max_running_requests=rollout.max_num_seqs,
         max_tokens_at_once=rollout.max_num_batched_tokens,
@@ -154,7 +155,7 @@ def sglang_generation_arguments(config: GenerationConfig, run: RunSettings, sour
         tokenizer_path=source.location,
         device=run.device.type,
         dtype=str(source.dtype).removeprefix("torch."),
-        random_seed=run.seed,
+        random_seed=run.seed + Ranks().rank,  # of one stream of numbers, in which no two ranks may be alike
         max_model_len=longest(config),
         max_running_requests=rollout.max_num_seqs,
         max_tokens_at_once=rollout.max_num_batched_tokens,

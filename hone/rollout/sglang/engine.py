@@ -120,7 +120,7 @@ class SGLangEngine:
         name = f"hone-{os.getpid()}-{next(self._names)}."  # SGLang takes back all whose names begin so
         try:
             coroutine = self._llm.async_generate(input_ids=prompt_ids, rid=name, return_logprob=True, **request)
-            return dict(await self._answer(coroutine))  # type: ignore[arg-type]
+            return dict(await self._answer(coroutine))
         except asyncio.CancelledError:
             self._llm.tokenizer_manager.abort_request(rid=name)
             raise
