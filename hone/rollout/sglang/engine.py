@@ -58,9 +58,11 @@ class SGLangEngine:
         async with self._gate.alone():
             await self._wake({"weights"})
             await self._in_update("begin_weight_update")
-            for bucket in buckets(weights):
-                await self._take([(name, _to_send(tensor)) for name, tensor in bucket], version)
-            await self._in_update("end_weight_update")
+            try:
+                for bucket in buckets(weights):
+                    await self._take([(name, _to_send(tensor)) for name, tensor in bucket], version)
+            finally:
+                await self._in_update("end_weight_update")
             await self._forget()
             self.version = version
 
