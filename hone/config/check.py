@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from .check_batches import batch_problems
 from .check_ranks import rank_problems
@@ -13,7 +12,9 @@ from .engines import engine_problems
 from .lora import lora_problems
 from .problems import Problem
 from .schema import EvaluationConfig, GenerationConfig, PPOConfig, SFTConfig
+from .schema.actor import CustomFunction
 from .schema.base import Node
+from .schema.rollout import CustomServer
 
 ACTOR = "actor_rollout_ref.actor"
 REF = "actor_rollout_ref.ref"
@@ -93,7 +94,7 @@ def _scores(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _own_functions(config: PPOConfig) -> Iterator[Problem]:
-    sections: dict[str, Any] = {
+    sections: dict[str, CustomFunction | CustomServer] = {
         "algorithm.custom_estimator": config.algorithm.custom_estimator,
         f"{ACTOR}.policy_loss.custom_loss": config.actor_rollout_ref.actor.policy_loss.custom_loss,
         f"{ROLLOUT}.agent.custom_async_server": config.actor_rollout_ref.rollout.agent.custom_async_server,

@@ -69,6 +69,7 @@ OF_SGLANG = {
     "dp_size": None,
     "nnodes": None,
 }
+DETERMINISTIC = "enable_deterministic_inference"
 SET_BY_HONE = {"vllm": OF_VLLM, "sglang": OF_SGLANG}
 
 
@@ -117,6 +118,11 @@ def engine_notices(
         yield from _of_others(rollout.name, user_keys)
         if f"{ROLLOUT}.free_cache_engine" in user_keys and not may_have_gpu:
             yield f"{ROLLOUT}.free_cache_engine rests: on a CPU {NAMES[rollout.name]} keeps the memory of its KV cache"
+        if name == "sglang" and not own_arguments(config).get(DETERMINISTIC):
+            yield (
+                f"{ROLLOUT}.name=sglang: runs with the same trainer.seed draw different responses, unless "
+                f"{ROLLOUT}.engine_kwargs.sglang.{DETERMINISTIC}=True"
+            )
     else:
         yield from _stands_in(user_keys)
     key = f"{ROLLOUT}.calculate_log_probs"

@@ -12,6 +12,7 @@ from hone.models.load import ModelSource
 from hone.rollout.sglang.arguments import EngineArguments as SGLangArguments
 from hone.rollout.sglang.arguments import sglang_load_format
 from hone.rollout.vllm.arguments import EngineArguments, vllm_load_format
+from hone.training.ranks import Ranks
 from hone.workers.build import policy_source
 from hone.workers.settings import RunSettings
 
@@ -73,7 +74,7 @@ def sglang_training_arguments(config: PPOConfig, run: RunSettings, dtype: torch.
         tokenizer_path=config.data.tokenizer or source.location,
         device=run.device.type,
         dtype=str(dtype).removeprefix("torch."),
-        random_seed=run.seed,
+        random_seed=run.seed + Ranks().rank,  # of one stream of numbers, in which no two ranks may be alike
         max_model_len=longest(config),
         max_running_requests=rollout.max_num_seqs,
         max_tokens_at_once=rollout.max_num_batched_tokens,
@@ -81,7 +82,7 @@ def sglang_training_arguments(config: PPOConfig, run: RunSettings, dtype: torch.
         json_model_override_args=source.config_overrides,
         trust_remote_code=source.trust_remote_code,
         load_format=sglang_load_format(rollout.load_format),
-        mem_fraction_static=rollout.gpu_memory_utilization,
+        mem_fraction_static=_share_of_memory(config, run.device),
         disable_cuda_graph=rollout.enforce_eager,
         split_prompts=rollout.enable_chunked_prefill,
         tp_size=rollout.tensor_model_parallel_size,
@@ -97,14 +98,14 @@ def sglang_generation_arguments(config: GenerationConfig, run: RunSettings, sour
         tokenizer_path=source.location,
         device=run.device.type,
         dtype=str(source.dtype).removeprefix("torch."),
-        random_seed=run.seed,
+        random_seed=run.seed + Ranks().rank,  # of one stream of numbers, in which no two ranks may be alike
         max_model_len=longest(config),
         max_running_requests=rollout.max_num_seqs,
         max_tokens_at_once=rollout.max_num_batched_tokens,
         enable_memory_saver=False,
         json_model_override_args=source.config_overrides,
         trust_remote_code=source.trust_remote_code,
-        mem_fraction_static=rollout.gpu_memory_utilization,
+        mem_fraction_static=_share_of_memory(config, run.device),
         disable_cuda_graph=rollout.enforce_eager,
     )
 

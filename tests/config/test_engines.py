@@ -79,6 +79,14 @@ def test_what_sglang_cannot_do_is_refused_and_only_for_sglang(runnable: Runnable
 
 
 @pytest.mark.usefixtures("installed")
+def test_that_sglang_draws_otherwise_in_every_run_is_said_unless_it_is_told_not_to(runnable: Runnable) -> None:
+    told = f"+{ROLLOUT}.engine_kwargs.sglang.enable_deterministic_inference=True"
+    assert any("the same trainer.seed" in text for text in load("ppo", [*runnable["ppo"], *SGLANG]).notices)
+    assert not any("trainer.seed" in text for text in load("ppo", [*runnable["ppo"], *SGLANG, told]).notices)
+    assert not any("trainer.seed" in text for text in load("ppo", [*runnable["ppo"], *VLLM]).notices)
+
+
+@pytest.mark.usefixtures("installed")
 def test_arguments_for_another_engine_rest(runnable: Runnable) -> None:
     both = [f"{ROLLOUT}.engine_kwargs.vllm={{block_size:16}}", f"{ROLLOUT}.engine_kwargs.sglang.attention_backend=fa3"]
     for chosen, other in ((VLLM, "sglang"), (SGLANG, "vllm")):

@@ -130,15 +130,15 @@ class Engine:
         return float(logprobs[token]), token, None
 
     def begin_weight_update(self) -> Any:
-        return self._answers("updating", True)
+        return self._answers("updating", True, refused=self.updating)
 
     def end_weight_update(self) -> Any:
         return self._answers("updating", False)
 
-    def _answers(self, name: str, value: Any) -> Any:
+    def _answers(self, name: str, value: Any, *, refused: bool = False) -> Any:
         async def answer() -> tuple[bool, str]:
             setattr(self, name, value)
-            return True, ""
+            return not refused, "an update is open" if refused else ""
 
         return self.loop.run_until_complete(answer())
 

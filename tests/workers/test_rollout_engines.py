@@ -12,6 +12,7 @@ from hone.config import engines as engines_module
 from hone.config import load
 from hone.models.load import ModelSource
 from hone.trainers.ppo_setup import roles
+from hone.training.ranks import Ranks
 from hone.workers.engine_arguments import (
     sglang_generation_arguments,
     sglang_training_arguments,
@@ -147,6 +148,11 @@ def test_sglang_computes_in_the_wanted_format_and_chooses_its_kernels_on_a_gpu(a
     assert found["enable_memory_saver"] and found["enable_weights_cpu_backup"]
     assert made_for_sglang(argv, CPU)["enable_memory_saver"] is False
     assert made_for_sglang([*argv, f"{ROLLOUT}.free_cache_engine=False"], CUDA)["enable_memory_saver"] is False
+
+
+def test_no_two_ranks_draw_the_same_numbers_with_sglang(argv, monkeypatch):
+    monkeypatch.setattr(Ranks, "rank", 3)
+    assert made_for_sglang([*argv, "trainer.seed=7"])["random_seed"] == 10
 
 
 def test_generation_hands_its_keys_to_sglang_and_reads_the_models_files(argv, tmp_path):

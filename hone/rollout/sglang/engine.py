@@ -59,9 +59,11 @@ class SGLangEngine:
         async with self._gate.alone():
             await self._wake({"weights"})
             await self._in_update("begin_weight_update")
-            for bucket in buckets(weights):
-                await self._take([(name, _to_send(tensor)) for name, tensor in bucket], version)
-            await self._in_update("end_weight_update")
+            try:
+                for bucket in buckets(weights):
+                    await self._take([(name, _to_send(tensor)) for name, tensor in bucket], version)
+            finally:
+                await self._in_update("end_weight_update")
             await self._forget()
             self.version = version
 
@@ -118,10 +120,10 @@ class SGLangEngine:
 
     async def _finished(self, prompt_ids: list[int], request: dict[str, Any]) -> dict[str, Any]:
         """Cancelled, it takes the request out of SGLang's batch."""
-        name = f"hone-{os.getpid()}-{next(self._names)}"
+        name = f"hone-{os.getpid()}-{next(self._names)}."  # SGLang takes back all whose names begin so
         try:
             coroutine = self._llm.async_generate(input_ids=prompt_ids, rid=name, return_logprob=True, **request)
-            return dict(await self._answer(coroutine))  # type: ignore[arg-type]
+            return dict(await self._answer(coroutine))
         except asyncio.CancelledError:
             self._llm.tokenizer_manager.abort_request(rid=name)
             raise

@@ -49,7 +49,7 @@ def start(arguments: EngineArguments, devices: str | None = None) -> Engine:
         except Exception as error:  # SGLang says all it refuses with the exceptions of many libraries
             raise UserError(f"SGLang could not start (rollout.name=sglang): {said(error)}") from error
     atexit.unregister(llm.shutdown)  # it ends all processes of this one, the reward functions' too
-    llm.loop = Awaited()  # type: ignore[assignment]
+    llm.loop = Awaited()
     return llm
 
 
