@@ -15,6 +15,7 @@ from .full_kl import full_kl
 from .importance import diagnostics, importance_weights
 from .kl import KL_KINDS, AdaptiveKL, FixedKL, kl_estimate
 from .loss_weights import LOSS_AGG_MODES, loss_weights
+from .masking import masked_mean
 from .overlong import overlong_penalty
 from .pf_ppo import resample_indices
 from .policy_losses import (
@@ -50,6 +51,7 @@ __all__ = [
     "kl_cov_selection",
     "kl_estimate",
     "loss_weights",
+    "masked_mean",
     "overlong_penalty",
     "place_rewards",
     "register_estimator",

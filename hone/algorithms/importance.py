@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from .groups import group_sum
-from .masking import masked_mean, select
+from .masking import select
 
 LEVELS = ("token", "sequence", "geometric")
 MODES = ("truncate", "mask", "veto", "none")
 MAX_LOG_WEIGHT = 20.0
+BLOCK = 1 << 16  # tokens whose numbers in between stay in the cache
 
 
 @torch.no_grad()
@@ -70,33 +71,74 @@ def diagnostics(
     share (sum w)^2 / (n sum w^2), and the shares of weights outside the bounds count tokens at level token and
     trajectories otherwise; without bounds the shares are 0.
     """
-    trained = mask.nonzero().squeeze(1)
-    if not len(trained):
+    if not bool(mask.any()):
         return {}
-    # From here on without the rest: what is under the mask may be anything, and most of a batch.
-    old_logprobs, rollout_logprobs = old_logprobs[trained], rollout_logprobs[trained]
-    segment_ids, mask = segment_ids[trained], mask[trained]
-    q = _log_ratio(old_logprobs, rollout_logprobs, mask)
-    per_trajectory = -_per_segment_mean(q, mask, segment_ids)
-    weights = q.double().exp()
-    sampled = weights
+    segments = int(segment_ids.max()) + 1
+    totals, counts = (torch.zeros(segments, dtype=torch.float64, device=mask.device) for _ in range(2))
+    bounds = _bounds(threshold, threshold_lower)
+    blocks: list[Tensor] = []
+    for columns in zip(*(x.split(BLOCK) for x in (old_logprobs, rollout_logprobs, mask, segment_ids)), strict=True):
+        old, rollout, segment = (column[columns[2]] for column in (columns[0], columns[1], columns[3]))
+        q = (old - rollout).clamp(-MAX_LOG_WEIGHT, MAX_LOG_WEIGHT)
+        totals.index_add_(0, segment, q.double())
+        counts.index_add_(0, segment, torch.ones_like(q, dtype=torch.float64))
+        blocks.append(_token_sums(q, old, rollout, bounds))
+    some = counts > 0
+    numbers = _of_tokens(torch.stack(blocks))
+    numbers["rollout_corr/ppl_ratio"] = (-totals[some] / counts[some]).exp().mean()
     if level != "token":
-        sampled = _per_segment_mean(select(_weights(q, mask, segment_ids, level), mask), mask, segment_ids)
-    lower, upper = _bounds(threshold, threshold_lower)
-    values = {
-        "rollout_corr/kl": -masked_mean(q, mask),
-        "rollout_corr/k3_kl": masked_mean(torch.expm1(q) - q, mask),
-        "rollout_corr/ppl_ratio": per_trajectory.exp().mean(),
-        "rollout_corr/chi2_token": weights.square().mean() - 1.0,
-        "rollout_corr/ess": sampled.sum().square() / (len(sampled) * sampled.square().sum()),
-        "rollout_corr/share_above": (sampled > upper).double().mean(),
-        "rollout_corr/share_below": (sampled < lower).double().mean(),
+        sums = totals[some] / counts[some] if level == "geometric" else totals[some]
+        weights = sums.clamp(-MAX_LOG_WEIGHT, MAX_LOG_WEIGHT).exp()
+        sums_of = weights.sum(), weights.square().sum(), (weights > bounds[1]).sum(), (weights < bounds[0]).sum()
+        numbers |= _of_weights(len(weights), *sums_of)
+    return {name: float(value) for name, value in numbers.items()}
+
+
+def _token_sums(q: Tensor, old: Tensor, rollout: Tensor, bounds: tuple[float, float]) -> Tensor:
+    """[10] float64 of a block of trainable tokens: their number, sums of q, exp(q) - 1 - q, w and w^2, how many w are
+    above and below the bounds, and of the differences of probabilities the sum, the squares about their mean and the
+    largest."""
+    weights = q.double().exp()
+    difference = (old.double().exp() - rollout.double().exp()).abs()
+    about_mean = difference - difference.sum() / max(len(q), 1)
+    return torch.stack(
+        [
+            torch.tensor(len(q), dtype=torch.float64, device=q.device),
+            q.sum(dtype=torch.float64),
+            (torch.expm1(q) - q).sum(dtype=torch.float64),
+            weights.sum(),
+            weights.square().sum(),
+            (weights > bounds[1]).sum().double(),
+            (weights < bounds[0]).sum().double(),
+            difference.sum(),
+            about_mean.square().sum(),
+            difference.amax() if len(q) else q.new_zeros((), dtype=torch.float64),
+        ]
+    )
+
+
+def _of_tokens(blocks: Tensor) -> dict[str, Tensor]:
+    """[blocks, 10] of `_token_sums`. The variance is put together from those of the blocks (Chan et al. 1979)."""
+    count, q, k3, weights, squares, above, below, difference, about_mean, _ = blocks.sum(0)
+    mean = difference / count
+    between = blocks[:, 0] * (blocks[:, 7] / blocks[:, 0].clamp(min=1) - mean).square()
+    return {
+        "rollout_corr/kl": -q / count,
+        "rollout_corr/k3_kl": k3 / count,
+        "rollout_corr/chi2_token": squares / count - 1.0,
+        **_of_weights(count, weights, squares, above, below),
+        "training/rollout_probs_diff_max": blocks[:, 9].amax(),
+        "training/rollout_probs_diff_mean": mean,
+        "training/rollout_probs_diff_std": ((about_mean + between.sum()) / (count - 1).clamp(min=1)).sqrt(),
     }
-    difference = (old_logprobs.double().exp() - rollout_logprobs.double().exp()).abs()
-    values["training/rollout_probs_diff_max"] = difference.max()
-    values["training/rollout_probs_diff_mean"] = difference.mean()
-    values["training/rollout_probs_diff_std"] = difference.std() if len(difference) > 1 else torch.zeros(())
-    return {name: float(value) for name, value in values.items()}
+
+
+def _of_weights(count: Tensor | int, total: Tensor, squares: Tensor, above: Tensor, below: Tensor) -> dict[str, Tensor]:
+    return {
+        "rollout_corr/ess": total.square() / (count * squares),
+        "rollout_corr/share_above": above / count,
+        "rollout_corr/share_below": below / count,
+    }
 
 
 def _log_ratio(old_logprobs: Tensor, rollout_logprobs: Tensor, mask: Tensor) -> Tensor:
@@ -127,10 +169,3 @@ def _bounds(threshold: float | None, threshold_lower: float | None) -> tuple[flo
     upper = math.inf if threshold is None else threshold
     lower = 1.0 / upper if threshold_lower is None else threshold_lower
     return lower, upper
-
-
-def _per_segment_mean(values: Tensor, mask: Tensor, segment_ids: Tensor) -> Tensor:
-    """Mean of each trajectory that has a trainable token, float64."""
-    segments = int(segment_ids.max()) + 1
-    counts = group_sum(mask, segment_ids, segments)
-    return (group_sum(values, segment_ids, segments) / counts.clamp(min=1))[counts > 0]

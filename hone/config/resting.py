@@ -37,7 +37,6 @@ PPO = (
     Resting(f"{MODEL}.use_fused_kernels", False, (f"{MODEL}.fused_kernel_options.",)),
     Resting("data.custom_cls.path", None, ("data.custom_cls.",)),
     Resting(f"{ROLLOUT}.multi_turn.enable", False, (f"{ROLLOUT}.multi_turn.",)),
-    Resting(f"{ROLLOUT}.agent.custom_async_server.path", None, (f"{ROLLOUT}.agent.custom_async_server.",)),
     Resting(
         "reward_model.enable",
         False,

@@ -86,7 +86,9 @@ def add_advantages(
     moves on by the KL it saw."""
     starts = batch["prompt_length"]
     mask = batch.padded("response_mask", starts=starts).bool()
-    rewards = place_rewards(shaped_scores(batch), mask) + batch.padded("turn_rewards", starts=starts)
+    rewards = place_rewards(shaped_scores(batch), mask)
+    if bool(batch["turn_rewards"].any()):
+        rewards = rewards + batch.padded("turn_rewards", starts=starts)
     metrics: dict[str, float] = {}
     if algorithm.use_kl_in_reward:
         kl = torch.where(mask, _rectangle_kl(batch, algorithm.kl_penalty, mask), 0.0)
@@ -107,8 +109,10 @@ def add_advantages(
         norm_by_std=algorithm.norm_adv_by_std_in_grpo,
     )
     advantages, returns = estimator(inputs)
-    columns = {"rewards": rewards, "advantages": advantages, "returns": returns}
-    return batch.with_tokens(**{k: batch.ragged(v, starts=starts) for k, v in columns.items()}), metrics
+    columns = {"rewards": batch.ragged(rewards, starts=starts), "advantages": batch.ragged(advantages, starts=starts)}
+    # Of estimators without values both are one tensor.
+    columns["returns"] = columns["advantages"] if returns is advantages else batch.ragged(returns, starts=starts)
+    return batch.with_tokens(**columns), metrics
 
 
 def _rectangle_kl(batch: Batch, kind: str, mask: Tensor) -> Tensor:

@@ -13,10 +13,12 @@ from hone.batch import Batch
 from hone.rewards import Reward
 from hone.trainers.scoring import turn_sums
 
+BLOCK = 1 << 16  # tokens
+
 
 def batch_metrics(batch: Batch, max_response_length: int) -> dict[str, float]:
     """Lengths, scores, rewards, advantages, returns and values of a step; masked positions never count."""
-    trained = batch["response_mask"].nonzero().squeeze(1)
+    mask = batch["response_mask"].bool()
     lengths = batch.lengths - batch["prompt_length"]
     metrics = {
         **_spread("response_length", lengths),
@@ -24,15 +26,15 @@ def batch_metrics(batch: Batch, max_response_length: int) -> dict[str, float]:
         **_spread("num_turns", batch["num_turns"]),
         "response_length/clip_ratio": float((lengths >= max_response_length).float().mean()),
         **_spread("critic/score", batch["score"][batch["scored"]]),
-        **_spread("critic/advantages", batch["advantages"][trained]),
-        **_spread("critic/returns", batch["returns"][trained]),
+        **_token_spread("critic/advantages", batch["advantages"], mask),
+        **_token_spread("critic/returns", batch["returns"], mask),
     }
-    rewards = batch.row_sums(torch.where(batch["response_mask"].bool(), batch["rewards"], 0.0))
+    rewards = batch.row_sums(torch.where(mask, batch["rewards"], 0.0))
     metrics.update(_spread("critic/rewards", rewards[batch["scored"]]))
     if bool(batch["turn_rewards"].any()):
         metrics.update(_spread("critic/turn_rewards", turn_sums(batch)[batch["scored"]]))
-    if "values" in batch and len(trained):
-        values, returns = batch["values"][trained], batch["returns"][trained]
+    if "values" in batch and bool(mask.any()):
+        values, returns = batch["values"][mask], batch["returns"][mask]
         metrics.update(_spread("critic/values", values))
         unexplained = (returns - values).var(unbiased=False) / returns.var(unbiased=False).clamp(min=1e-8)
         metrics["critic/vf_explained_var"] = float(1 - unexplained)
@@ -66,6 +68,21 @@ def _spread(name: str, values: Tensor) -> dict[str, float]:
         f"{name}/max": float(values.max()),
         f"{name}/min": float(values.min()),
     }
+
+
+def _token_spread(name: str, column: Tensor, mask: Tensor) -> dict[str, float]:
+    """`_spread` of the tokens under the mask, block by block: what is in the cache is read three times for the price of
+    once."""
+    found: list[tuple[int, float, float, float]] = []
+    for block, of_block in zip(column.split(BLOCK), mask.split(BLOCK), strict=True):
+        values = block[of_block].float()
+        if len(values):
+            least, most = values.aminmax()
+            found.append((len(values), float(values.sum(dtype=torch.float64)), float(most), float(least)))
+    if not found:
+        return {}
+    counts, sums, most, least = zip(*found, strict=True)
+    return {f"{name}/mean": sum(sums) / sum(counts), f"{name}/max": max(most), f"{name}/min": min(least)}
 
 
 def speed_metrics(seconds: dict[str, float], batch: Batch, ranks: int) -> dict[str, float]:

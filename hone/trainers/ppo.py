@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from hone.agents import to_batch
+from hone.algorithms import masked_mean
 from hone.batch import Batch
 from hone.cluster import Executor
 from hone.config import Loaded, PPOConfig
@@ -28,6 +29,8 @@ from hone.trainers.sampling import Sampled
 from hone.trainers.scoring import Scoring
 from hone.trainers.updates import run_on_policy_update, run_update
 from hone.trainers.validation import Validator, validates_first
+
+FORWARD = ("input_ids", "response_mask", "prompt_length", "group")  # columns that a pass without an update reads
 
 
 class PPOTrainer:
@@ -83,13 +86,13 @@ class PPOTrainer:
         on_policy = self.on_policy.holds(batch, setup.actor_plan, step)
         if not on_policy:
             with timer("old_log_prob"):
-                batch = batch.with_tokens(**groups["actor"].map("compute_logprobs", batch).tokens)
+                batch = batch.with_tokens(**groups["actor"].map("compute_logprobs", batch.only(FORWARD)).tokens)
         if self.config.needs_ref_logprobs:
             with timer("ref"):
-                batch = batch.with_tokens(**groups["ref"].map("compute_logprobs", batch).tokens)
+                batch = batch.with_tokens(**groups["ref"].map("compute_logprobs", batch.only(FORWARD)).tokens)
         if "critic" in groups:
             with timer("values"):
-                batch = batch.with_tokens(**groups["critic"].map("compute_values", batch).tokens)
+                batch = batch.with_tokens(**groups["critic"].map("compute_values", batch.only(FORWARD)).tokens)
         if "score" not in batch:
             with timer("reward"):
                 batch, rewarded = self._add_scores(batch, sampled, greedy, step)
@@ -177,5 +180,4 @@ class PPOTrainer:
 
 
 def _mean(values: torch.Tensor, mask: torch.Tensor) -> float:
-    chosen = values[mask.bool()]
-    return float(chosen.mean()) if len(chosen) else 0.0
+    return float(masked_mean(values, mask.bool()))

@@ -34,7 +34,7 @@ def vllm_training_arguments(config: PPOConfig, run: RunSettings, dtype: torch.dt
         hf_overrides=source.config_overrides,
         trust_remote_code=source.trust_remote_code,
         load_format=vllm_load_format(rollout.load_format),
-        gpu_memory_utilization=_share_of_memory(config, run.device),
+        gpu_memory_utilization=_share_of_memory(rollout.gpu_memory_utilization, config, run.device),
         enforce_eager=rollout.enforce_eager,
         enable_chunked_prefill=rollout.enable_chunked_prefill,
         tensor_parallel_size=rollout.tensor_model_parallel_size,
@@ -55,16 +55,15 @@ def vllm_generation_arguments(config: GenerationConfig, run: RunSettings, source
         enable_sleep_mode=False,
         hf_overrides=source.config_overrides,
         trust_remote_code=source.trust_remote_code,
-        gpu_memory_utilization=_share_of_memory(config, run.device),
+        gpu_memory_utilization=_share_of_memory(rollout.gpu_memory_utilization, config, run.device),
         enforce_eager=rollout.enforce_eager,
         tensor_parallel_size=rollout.tensor_model_parallel_size,
     )
 
 
-def _share_of_memory(config: PPOConfig | GenerationConfig, device: torch.device) -> float:
+def _share_of_memory(wanted: float, config: PPOConfig | GenerationConfig, device: torch.device) -> float:
     """For one rank of its device's memory; on a CPU a machine's ranks have one memory."""
-    sharing = config.trainer.n_gpus_per_node if device.type == "cpu" else 1
-    return rollout_keys(config).gpu_memory_utilization / sharing
+    return wanted / config.trainer.n_gpus_per_node if device.type == "cpu" else wanted
 
 
 def sglang_training_arguments(config: PPOConfig, run: RunSettings, dtype: torch.dtype) -> SGLangArguments:
@@ -82,7 +81,7 @@ def sglang_training_arguments(config: PPOConfig, run: RunSettings, dtype: torch.
         json_model_override_args=source.config_overrides,
         trust_remote_code=source.trust_remote_code,
         load_format=sglang_load_format(rollout.load_format),
-        mem_fraction_static=_share_of_memory(config, run.device),
+        mem_fraction_static=_share_of_memory(rollout.gpu_memory_utilization, config, run.device),
         disable_cuda_graph=rollout.enforce_eager,
         split_prompts=rollout.enable_chunked_prefill,
         tp_size=rollout.tensor_model_parallel_size,
@@ -105,7 +104,7 @@ def sglang_generation_arguments(config: GenerationConfig, run: RunSettings, sour
         enable_memory_saver=False,
         json_model_override_args=source.config_overrides,
         trust_remote_code=source.trust_remote_code,
-        mem_fraction_static=_share_of_memory(config, run.device),
+        mem_fraction_static=_share_of_memory(rollout.gpu_memory_utilization, config, run.device),
         disable_cuda_graph=rollout.enforce_eager,
     )
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hone.algorithms import diagnostics, importance_weights
+from hone.algorithms import diagnostics, importance, importance_weights
+from hone.algorithms.importance import LEVELS
 
 SEGMENTS = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2])
 
@@ -141,3 +142,23 @@ def test_diagnostics_of_one_token_are_finite_and_of_none_are_absent() -> None:
     single = torch.arange(9) == 4
     assert all(math.isfinite(value) for value in diagnostics(old, rollout, single, SEGMENTS).values())
     assert diagnostics(old, rollout, torch.zeros(9).bool(), SEGMENTS) == {}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("seed", range(3))
+def test_diagnostics_are_the_same_however_they_are_cut_into_blocks(
+    level: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 30, (20,), generator=generator)
+    segments = torch.repeat_interleave(torch.arange(20), lengths)
+    mask = (torch.rand(len(segments), generator=generator) < 0.7) & (segments != 3) & (segments < 18)
+    rollout = -torch.rand(len(segments), generator=generator)
+    old = rollout + 0.3 * torch.randn(len(segments), generator=generator)
+    whole = diagnostics(old, rollout, mask, segments, level=level, threshold=1.2, threshold_lower=0.9)
+    monkeypatch.setattr(importance, "BLOCK", 7)
+    assert diagnostics(old, rollout, mask, segments, level=level, threshold=1.2, threshold_lower=0.9) == pytest.approx(
+        whole, rel=1e-9
+    )
+    difference = (old[mask].double().exp() - rollout[mask].double().exp()).abs()
+    assert whole["training/rollout_probs_diff_std"] == pytest.approx(float(difference.std()), rel=1e-9)

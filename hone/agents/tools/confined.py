@@ -6,6 +6,7 @@ A fence for mistakes and for the curious, not a wall: who needs one puts the who
 
 import ast
 import builtins
+import contextlib
 import ctypes
 import importlib
 import os
@@ -24,6 +25,7 @@ CHANGING = (
     "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.chmod", "os.chown", "os.link", "os.symlink", "os.truncate",
     "os.utime", "shutil.", "sqlite3.connect",
 )  # fmt: skip
+RELATIVE = ("os.remove", "os.rmdir")  # whose only number is the directory that the path is relative to
 # What no hook hears of: (module, functions).
 UNHEARD = (
     ("os", ("mkfifo", "mknod", "pidfd_open", "setsid")),
@@ -45,7 +47,8 @@ def leave(libc: ctypes.CDLL) -> None:
     if child := os.fork():
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status < 0:  # to be told of it as if it were this one
-            signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None
+            with contextlib.suppress(OSError):  # SIGKILL is as it is
+                signal.signal(-status, signal.SIG_DFL)
             os.kill(os.getpid(), -status)
         os._exit(status)
     libc.prctl(DIE_WITH_PARENT, signal.SIGKILL)
@@ -96,9 +99,6 @@ def check(event: str, arguments: tuple, folder: str) -> None:  # type: ignore[ty
         for path in arguments[: 1 if writes else 2]:
             if isinstance(path, (str, bytes)) and path != ":memory:":
                 require_inside(path, descriptors[-1] if descriptors else None, folder)
-
-
-RELATIVE = ("os.remove", "os.rmdir", "os.unlink")  # whose only number is the directory of the path
 
 
 def require_inside(path, directory: "int | None", folder: str) -> None:  # type: ignore[no-untyped-def]
