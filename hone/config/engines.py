@@ -83,6 +83,9 @@ def engine_notices(
         yield from _resting(config, user_keys)
     elif rollout.name == "vllm" and f"{ROLLOUT}.free_cache_engine" in user_keys and not may_have_gpu:
         yield f"{ROLLOUT}.free_cache_engine rests: on a CPU vLLM keeps the memory of its KV cache"
+    key = f"{ROLLOUT}.enable_chunked_prefill"
+    if name == "vllm" and key in user_keys and rollout.enable_chunked_prefill and not may_have_gpu:
+        yield f"{key}=True rests: on a CPU vLLM computes each prompt in one pass"
     key = f"{ROLLOUT}.calculate_log_probs"
     if key in user_keys and not rollout.calculate_log_probs:
         yield f"{key}=False: {ROLLOUT}.name={rollout.name} gives log-probs with its tokens; they are kept all the same"

@@ -55,6 +55,7 @@ def arguments(folder: Path, **options) -> EngineArguments:
         "max_model_len": 128,
         "max_num_seqs": 64,
         "max_num_batched_tokens": 256,
+        "enable_chunked_prefill": False,  # as hone has it on a CPU
         "enable_sleep_mode": False,
         "hf_overrides": {},
         "load_format": "dummy",
