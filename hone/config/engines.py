@@ -125,6 +125,9 @@ def engine_notices(
             )
     else:
         yield from _stands_in(user_keys)
+    key = f"{ROLLOUT}.enable_chunked_prefill"
+    if name == "vllm" and key in user_keys and rollout.enable_chunked_prefill and not may_have_gpu:
+        yield f"{key}=True rests: on a CPU vLLM computes each prompt in one pass"
     key = f"{ROLLOUT}.calculate_log_probs"
     if key in user_keys and not rollout.calculate_log_probs:
         yield f"{key}=False: engines give log-probs with their tokens; they are kept all the same"

@@ -29,14 +29,14 @@ def vllm_training_arguments(config: PPOConfig, run: RunSettings, dtype: torch.dt
         seed=run.seed,
         max_model_len=longest(config),
         max_num_seqs=rollout.max_num_seqs,
-        max_num_batched_tokens=rollout.max_num_batched_tokens,
+        max_num_batched_tokens=_tokens_of_a_pass(rollout.max_num_batched_tokens, config, run.device),
         enable_sleep_mode=rollout.free_cache_engine and run.device.type == "cuda",
         hf_overrides=source.config_overrides,
         trust_remote_code=source.trust_remote_code,
         load_format=vllm_load_format(rollout.load_format),
         gpu_memory_utilization=_share_of_memory(rollout.gpu_memory_utilization, config, run.device),
         enforce_eager=rollout.enforce_eager,
-        enable_chunked_prefill=rollout.enable_chunked_prefill,
+        enable_chunked_prefill=rollout.enable_chunked_prefill and run.device.type != "cpu",
         tensor_parallel_size=rollout.tensor_model_parallel_size,
         disable_log_stats=rollout.disable_log_stats,
         more=rollout.engine_kwargs.vllm,
@@ -51,12 +51,13 @@ def vllm_generation_arguments(config: GenerationConfig, run: RunSettings, source
         seed=run.seed,
         max_model_len=longest(config),
         max_num_seqs=rollout.max_num_seqs,
-        max_num_batched_tokens=rollout.max_num_batched_tokens,
+        max_num_batched_tokens=_tokens_of_a_pass(rollout.max_num_batched_tokens, config, run.device),
         enable_sleep_mode=False,
         hf_overrides=source.config_overrides,
         trust_remote_code=source.trust_remote_code,
         gpu_memory_utilization=_share_of_memory(rollout.gpu_memory_utilization, config, run.device),
         enforce_eager=rollout.enforce_eager,
+        enable_chunked_prefill=False if run.device.type == "cpu" else None,
         tensor_parallel_size=rollout.tensor_model_parallel_size,
     )
 
@@ -107,6 +108,12 @@ def sglang_generation_arguments(config: GenerationConfig, run: RunSettings, sour
         mem_fraction_static=_share_of_memory(rollout.gpu_memory_utilization, config, run.device),
         disable_cuda_graph=rollout.enforce_eager,
     )
+
+
+def _tokens_of_a_pass(wanted: int, config: PPOConfig | GenerationConfig, device: torch.device) -> int:
+    """On a CPU no prompt may be split over passes: vLLM then takes back random numbers that it drew for a request with
+    a seed, which the generators of GPUs can and a CPU's cannot, and its engine ends."""
+    return max(wanted, longest(config)) if device.type == "cpu" else wanted
 
 
 def longest(config: PPOConfig | GenerationConfig) -> int:

@@ -191,6 +191,15 @@ def test_the_table_of_sglangs_arguments_is_what_is_set() -> None:
     assert set(made) - chosen_by_users == set(SET_BY_HONE["sglang"]) - refused_only
 
 
+@pytest.mark.usefixtures("installed")
+def test_on_a_cpu_vllm_splits_no_prompts_and_says_so(runnable: Runnable) -> None:
+    argv, key = [*runnable["ppo"], *VLLM], f"{ROLLOUT}.enable_chunked_prefill"
+    asked = [*argv, f"{key}=True"]
+    assert any(f"{key}=True rests" in notice for notice in load("ppo", [*asked, "trainer.device=cpu"]).notices)
+    for other in ([*asked, "trainer.device=cuda"], [*argv, f"{key}=False", "trainer.device=cpu"]):
+        assert not any(key in notice for notice in load("ppo", other).notices)
+
+
 def test_the_table_of_arguments_is_what_is_set() -> None:
     made = EngineArguments("m", "float32", 0, 128, 8, 64, False, {}, False, "auto", 0.5, True, True, 1, True)
     assert set(made.for_vllm()) == set(SET_BY_HONE["vllm"])

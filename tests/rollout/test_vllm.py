@@ -25,10 +25,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hone.batch import Batch
 from hone.errors import UserError
 from hone.models.names import as_saved
+from hone.rollout.hand_over import buckets
 from hone.rollout.hf.sampling import RowSampling, penalise_repetition, truncate
 from hone.rollout.interface import Completion, Sampling
 from hone.rollout.vllm.arguments import EngineArguments
-from hone.rollout.vllm.hand_over import buckets
 from hone.rollout.watchdog import processes_with
 from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
@@ -56,6 +56,7 @@ def arguments(folder: Path, **options) -> EngineArguments:
         "max_model_len": 128,
         "max_num_seqs": 64,
         "max_num_batched_tokens": 256,
+        "enable_chunked_prefill": False,  # as hone has it on a CPU
         "enable_sleep_mode": False,
         "hf_overrides": {},
         "load_format": "dummy",

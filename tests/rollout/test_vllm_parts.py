@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from hone.rollout.gate import Gate
+from hone.rollout.hand_over import buckets, read, shared
 from hone.rollout.vllm import hand_over
 from hone.rollout.vllm.arguments import EngineArguments, vllm_load_format
-from hone.rollout.vllm.gate import Gate
-from hone.rollout.vllm.hand_over import buckets, read, shared
 
 WEIGHTS = [
     ("a", torch.randn(7, 5)),

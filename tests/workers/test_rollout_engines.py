@@ -76,8 +76,16 @@ KEYS = [
 @pytest.mark.parametrize(("key", "value", "argument", "default", "expected"), KEYS, ids=[key for key, *_ in KEYS])
 def test_a_key_is_the_argument_of_vllm(argv, key, value, argument, default, expected):
     if argument != "seed":
-        assert made(argv).get(argument) == default
-    assert made([*argv, f"{key}={value}"])[argument] == expected
+        assert made(argv, CUDA).get(argument) == default
+    assert made([*argv, f"{key}={value}"], CUDA)[argument] == expected
+
+
+def test_on_a_cpu_no_prompt_is_split_over_passes(argv):
+    small = [*argv, f"{ROLLOUT}.max_num_batched_tokens=64", f"{ROLLOUT}.max_num_seqs=8"]
+    found = made(small, CPU)
+    assert found["enable_chunked_prefill"] is False
+    assert found["max_num_batched_tokens"] == found["max_model_len"] == 128
+    assert made(small, CUDA)["max_num_batched_tokens"] == 64
 
 
 PARTS = f"{ROLLOUT}.tensor_model_parallel_size"

@@ -14,13 +14,13 @@ from typing import Any
 from torch import Tensor
 
 from hone.errors import UserError
+from hone.rollout.gate import Gate
+from hone.rollout.hand_over import buckets
 from hone.rollout.interface import Completion, Sampling
 from hone.rollout.requests import check_request, no_distribution
 from hone.rollout.sglang.arguments import EngineArguments
 from hone.rollout.sglang.cuts import Cuts, cut, parameters
 from hone.rollout.sglang.start import own_signals, said, start
-from hone.rollout.vllm.gate import Gate
-from hone.rollout.vllm.hand_over import buckets
 
 LARGEST_SEED = 2**63 - 1
 IDLE_SECONDS = 60.0  # for requests that were cancelled to leave SGLang

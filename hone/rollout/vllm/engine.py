@@ -16,12 +16,12 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from hone.errors import UserError
+from hone.rollout.gate import Gate
+from hone.rollout.hand_over import buckets, shared
 from hone.rollout.interface import Completion, Sampling
 from hone.rollout.requests import check_request, no_distribution
 from hone.rollout.stop import StopReader, StopStrings
 from hone.rollout.vllm.arguments import EngineArguments
-from hone.rollout.vllm.gate import Gate
-from hone.rollout.vllm.hand_over import buckets, shared
 from hone.rollout.vllm.start import start
 
 LARGEST_SEED = 2**63 - 1

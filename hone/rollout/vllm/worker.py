@@ -12,7 +12,7 @@ from vllm.config import set_current_vllm_config
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload, initialize_layerwise_reload
 
-from hone.rollout.vllm.hand_over import Layout, read
+from hone.rollout.hand_over import Layout, read
 
 
 class WeightReceiver:
