@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from hone.rollout import hand_over
 from hone.rollout.gate import Gate
 from hone.rollout.hand_over import buckets, read, shared
-from hone.rollout.vllm import hand_over
 from hone.rollout.vllm.arguments import EngineArguments, vllm_load_format
 
 WEIGHTS = [
