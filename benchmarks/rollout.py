@@ -5,8 +5,8 @@
 Random Qwen3 models: tiny (0.9 M parameters) and small (27 M, most of them in its vocabulary of 32,000), in fp32 at
 temperature 1. Uniform: 64 prompts (small: 16) of 24 to 40 tokens, 8 responses of 128 tokens (small: 64) each. Spread:
 the same prompts, responses of 2 to 51 tokens, 12 in the mean; generate goes on until the longest of its batch is done.
-What counts are the tokens of the responses. Each works in its own process; rounds alternate between them, and the first
-does not count. vLLM is measured where it is installed (`make test-vllm` sets up such an environment in .venv-vllm).
+What counts are the tokens of the responses. hf and another work in turns, each in its own process; the first round does
+not count. vLLM is measured where it is installed (`make test-vllm` sets up such an environment in .venv-vllm).
 """
 
 from __future__ import annotations
@@ -123,6 +123,7 @@ def vllm(folder: Path, model: Model) -> Generate:
         enable_sleep_mode=False,
         hf_overrides={},
         gpu_memory_utilization=0.1,
+        enable_chunked_prefill=False,  # as hone sets it on a CPU
     )
     return with_engine(VLLMEngine(arguments, eos_token_ids=()))
 
@@ -203,9 +204,9 @@ def measure(model: str, names: list[str], folder: Path, options: argparse.Namesp
 def report(title: str, rates: dict[str, list[float]]) -> None:
     medians = {name: statistics.median(rate) for name, rate in rates.items()}
     print(f"{title:15} " + ", ".join(f"{name} {rate:,.0f} tokens/s" for name, rate in medians.items()))
-    for other in medians.keys() - {"hf"}:
-        ratio = statistics.median(a / b for a, b in zip(rates["hf"], rates[other], strict=True))
-        print(f"{'':15} hf is {ratio:.2f} times as fast as {other}", flush=True)
+    other = next(name for name in medians if name != "hf")
+    ratio = statistics.median(a / b for a, b in zip(rates["hf"], rates[other], strict=True))
+    print(f"{'':15} hf is {ratio:.2f} times as fast as {other}", flush=True)
 
 
 def main() -> None:
@@ -224,12 +225,13 @@ def main() -> None:
         torch.set_num_threads(options.threads)
         serve(options.side, options.folder, MODELS[options.model])
         return
-    names = ["hf", "transformers"]
+    others = ["transformers"]
     if not options.skip_vllm and importlib.util.find_spec("vllm"):
-        names.append("vllm")
+        others.append("vllm")
     for model in ["tiny"] if options.skip_small else list(MODELS):
-        with tempfile.TemporaryDirectory() as name:
-            measure(model, names, Path(name), options)
+        for other in others:  # apart: vLLM's processes are busy while they wait
+            with tempfile.TemporaryDirectory() as name:
+                measure(model, ["hf", other], Path(name), options)
 
 
 if __name__ == "__main__":

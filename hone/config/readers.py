@@ -1,5 +1,6 @@
 """Which modules of hone read a key. They are found in hone's own source, by following typed names from section to
-section (`actor: ActorConfig`, `actor = config.actor_rollout_ref.actor`), so the answer is never older than the code.
+section (`actor: ActorConfig`, `actor = config.actor_rollout_ref.actor`), and to what functions return, so the answer is
+never older than the code.
 
 A name without a type is not followed: code that reads a configuration says which section it holds.
 """
@@ -58,6 +59,15 @@ def _all_reads() -> dict[Read, set[str]]:
             for read in reads_in(ast.parse(text)):
                 found[read].add(".".join(path.parts).removesuffix(".__init__"))
     return found
+
+
+@cache
+def _returned() -> dict[str, Sections]:
+    """What the package's functions return, by their names, where it is a section."""
+    trees = (ast.parse(file.read_text(encoding="utf-8")) for file in PACKAGE.rglob("*.py"))
+    functions = (node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef) and node.returns)
+    found = ((function.name, _annotated(function.returns)) for function in functions if function.returns)
+    return {name: sections for name, sections in found if sections}
 
 
 @cache
@@ -139,8 +149,9 @@ class _Finder(ast.NodeVisitor):
                 self._read(self._sections(node.args[0]), str(name))
 
     def _bind(self, target: ast.expr, value: ast.expr) -> None:
-        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-            for each, its in zip(target.elts, value.elts, strict=False):
+        if isinstance(target, ast.Tuple):
+            values = value.elts if isinstance(value, ast.Tuple) else [value] * len(target.elts)
+            for each, its in zip(target.elts, values, strict=False):
                 self._bind(each, its)
         else:
             self._name(target, self._sections(value))
@@ -162,6 +173,8 @@ class _Finder(ast.NodeVisitor):
             return self.names.get(node.id, NOWHERE)
         if isinstance(node, ast.IfExp):
             return self._sections(node.body) | self._sections(node.orelse)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return _returned().get(node.func.id, NOWHERE)
         if not isinstance(node, ast.Attribute):
             return NOWHERE
         if isinstance(node.value, ast.Name) and node.value.id == "self" and "self" not in self.names:

@@ -14,6 +14,7 @@ from hone.data.prompts import PromptDataset
 from hone.errors import UserError
 from hone.models.load import load_tokenizer
 from hone.trainers import generate, ppo_setup, sft
+from hone.trainers.row_checks import load_conversations
 from tests.shows import shows
 from tests.trainers.runs import Stage
 from tests.trainers.test_keys_arrive import generation
@@ -155,10 +156,14 @@ def test_demonstrations_are_cut_and_chosen(stage: Stage) -> None:
     assert demonstrations(stage, *plain, "data.truncation=right")[0].input_ids == whole[:-3]
 
 
+def prompts_of(stage: Stage, config: Any) -> PromptDataset:
+    return generate._prompts(config, load_tokenizer(str(stage.model)), load_conversations(config))
+
+
 @shows("data.path", "data.prompt_key", "data.max_samples", "rollout.prompt_length", command="generate")
 def test_prompts_to_answer_come_from_the_file_and_column_that_are_named(stage: Stage) -> None:
     def found(*more: str) -> PromptDataset:
-        return generate._prompts(generation(stage, *more), load_tokenizer(str(stage.model)))
+        return prompts_of(stage, generation(stage, *more))
 
     file = written(stage, "a.jsonl", {"ask": "Tom has 5 cups."}, {"ask": "cups " * 90})
     keys = (f"data.path={file}", "data.prompt_key=ask")
@@ -173,7 +178,7 @@ def test_so_many_prompts_are_in_flight_at_once(stage: Stage) -> None:
     def in_flight(*more: str) -> list[int]:
         config, sizes = generation(stage, "data.max_samples=5", "data.n_samples=2", *more), []
         rollout: Any = SimpleNamespace(stream=lambda name, tasks: (sizes.append(len(tasks)), [])[1])
-        list(generate._trajectories(config, generate._prompts(config, load_tokenizer(str(stage.model))), rollout))
+        list(generate._trajectories(config, prompts_of(stage, config), rollout))
         return sizes
 
     assert in_flight() == [10] and in_flight("data.batch_size=2") == [4, 4, 2]

@@ -137,7 +137,7 @@ def made_for_sglang(argv: list[str], device: torch.device = CPU) -> dict[str, An
     return sglang_training_arguments(loaded.config, run, torch.bfloat16).for_sglang()
 
 
-@shows(*(key for key, *_ in KEYS_OF_SGLANG if "sglang" in key))
+@shows(*(key for key, *_ in KEYS_OF_SGLANG if "sglang." in key))
 @pytest.mark.parametrize(
     ("key", "value", "argument", "default", "expected"),
     KEYS_OF_SGLANG,
