@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hone.cli import demo as demo_module
-from hone.cli.demo import SHORT, Algorithm, Engine, Stage, Task, stages
+from hone.cli.demo import SHORT
+from hone.cli.demo_stages import Algorithm, Engine, Stage, Task, stages
 from hone.cli.main import main
 from hone.config import engines as engines_module
 from hone.config import load

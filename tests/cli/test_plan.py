@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from transformers import Qwen2Config
 
-from hone.cli.demo import SHORT, Algorithm, stages
+from hone.cli.demo import SHORT
+from hone.cli.demo_stages import Algorithm, stages
 from hone.cli.main import main
 from tests.trainers.runs import ACTOR, MODEL, ROLLOUT, Stage
 
