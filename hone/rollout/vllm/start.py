@@ -33,7 +33,10 @@ def start(arguments: EngineArguments, devices: str | None) -> tuple[AsyncLLM, Wa
             raise
         # vLLM says all it refuses with the exceptions of many libraries.
         raise UserError(f"vLLM could not start (rollout.name=vllm): {_said(error)}") from error
-    # Its processes end with the command's own, some by force, of which vLLM would warn.
+    # In the opposite order, and before multiprocessing, which would wait for the engine's processes for ever.
+    for at_the_end in (watchdog.close, llm.shutdown):
+        atexit.register(at_the_end)
+    # Some of them end by force, of which vLLM would warn.
     atexit.register(logging.getLogger("vllm").setLevel, logging.ERROR)
     return llm, watchdog
 
