@@ -15,7 +15,7 @@ from hone.agents.tools.python import Python, run_python
 from hone.errors import UserError
 
 
-def run(code: str, seconds: float = 10, memory_mb: int = 1024) -> str:
+def run(code: str, seconds: float = 60, memory_mb: int = 1024) -> str:
     return run_python(code, seconds=seconds, memory_mb=memory_mb)
 
 
@@ -48,9 +48,9 @@ def test_an_exception_is_shown_with_the_line_of_the_code_alone() -> None:
 
 def test_code_without_an_end_is_stopped() -> None:
     begun = time.perf_counter()
-    assert run("print('a', flush=True)\nwhile True: pass", seconds=1) == "a\n(stopped after 1 seconds)"
-    assert run("import time; time.sleep(60)", seconds=0.5) == "(stopped after 0.5 seconds)"
-    assert time.perf_counter() - begun < 10
+    assert run("print('a', flush=True)\nwhile True: pass", seconds=4) == "a\n(stopped after 4 seconds)"
+    assert run("import time; time.sleep(600)", seconds=0.5) == "(stopped after 0.5 seconds)"
+    assert time.perf_counter() - begun < 60
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_code_without_an_end_is_stopped() -> None:
 def test_whatever_keeps_it_busy_is_stopped(code: str) -> None:
     begun = time.perf_counter()
     assert run(code, seconds=1) == "(stopped after 1 seconds)"
-    assert time.perf_counter() - begun < 10
+    assert time.perf_counter() - begun < 60
 
 
 @pytest.mark.parametrize(
