@@ -60,7 +60,8 @@ def _remedies(key: str, batch: int, mini: int, least: int, minis: dict[str, int]
     if not fitting or (batch % mini and mini < least):
         others = lcm(*(size for name, size in minis.items() if name != key))
         larger = -(-max(least, batch) // others) * others
-        yield f"{BATCH}={larger} and {key}={larger}"
+        if larger != mini or mini < least:  # else another batch alone is right, as said above
+            yield f"{BATCH}={larger} and {key}={larger}"
 
 
 def _divisors_near(batch: int, mini: int, least: int) -> list[int]:
