@@ -8,7 +8,6 @@ from hone.agents.trajectory import Trajectory
 from hone.data.prompts import Sample
 
 
-@register_agent("single_turn_agent")  # how verl's rows call it
 @register_agent("single_turn")
 @register_agent("single_turn_agent")  # as rows and command lines written for verl name it
 class SingleTurn:

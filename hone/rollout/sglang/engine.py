@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import math
 import os
 import signal
 import threading
 from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -20,7 +22,8 @@ from hone.rollout.interface import Completion, Sampling
 from hone.rollout.requests import check_request, no_distribution
 from hone.rollout.sglang.arguments import EngineArguments
 from hone.rollout.sglang.cuts import Cuts, cut, parameters
-from hone.rollout.sglang.start import own_signals, said, start
+from hone.rollout.sglang.start import own_signals, start
+from hone.rollout.starting import said
 
 LARGEST_SEED = 2**63 - 1
 IDLE_SECONDS = 60.0  # for requests that were cancelled to leave SGLang
@@ -46,6 +49,7 @@ class SGLangEngine:
         self._listening = False
         self._ended = asyncio.Event()
         self._llm = start(arguments, devices)
+        atexit.register(self.close)  # before multiprocessing, which would wait for the engine's processes for ever
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         check_request(prompt_ids, sampling, self.max_model_len)
@@ -82,11 +86,13 @@ class SGLangEngine:
                 await self._wake(set(self._asleep))
 
     def close(self) -> None:
-        """Ends the engine's processes."""
+        """Ends the engine's processes. May be called again."""
+        atexit.unregister(self.close)
         if (watchdog := self._llm.tokenizer_manager._subprocess_watchdog) is not None:
             watchdog.stop()
         for process in self._llm.get_all_child_pids():
-            os.kill(process, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
     async def _take(self, bucket: list[tuple[str, Tensor]], version: int) -> None:
         """Raises UserError for what SGLang does not take: it answers so, and goes on with what it has."""

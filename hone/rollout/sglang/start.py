@@ -16,7 +16,9 @@ from sglang.srt.entrypoints.engine import Engine
 
 from hone.errors import UserError
 from hone.rollout.sglang.arguments import EngineArguments, check_names
+from hone.rollout.starting import environment, said
 
+# What the user has set stays, but for these.
 NEEDED = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 SIGNALS = (signal.SIGTERM, signal.SIGQUIT)  # whose handlers SGLang takes
 
@@ -35,13 +37,14 @@ def start(arguments: EngineArguments, devices: str | None = None) -> Engine:
     Every method of the result that is a plain function in SGLang must be awaited.
     """
     check_names(arguments.more or {})
-    environment = {
+    wanted = {
         "OMP_NUM_THREADS": str(torch.get_num_threads()),
         "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # for the tokens to spare
         **({"SGLANG_USE_CPU_ENGINE": "1"} if arguments.device == "cpu" else {}),
         **({} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}),
     }
-    with _environment(environment), own_signals(), _quiet_about_signals():
+    usual = {name: value for name, value in wanted.items() if name in NEEDED or name not in os.environ}
+    with environment(usual), own_signals(), _quiet_about_signals():
         try:
             llm = Engine(**arguments.for_sglang(), custom_sigquit_handler=_failed)
         except UserError:
@@ -75,21 +78,6 @@ def _failed(number: int, frame: Any) -> None:
 
 
 @contextmanager
-def _environment(wanted: dict[str, str]) -> Iterator[None]:
-    """What the user has set stays, but for the number of threads and the devices of a group."""
-    before = dict(os.environ)
-    os.environ.update({n: v for n, v in wanted.items() if n not in before or n in NEEDED})
-    try:
-        yield
-    finally:
-        for name in wanted:
-            if name in before:
-                os.environ[name] = before[name]
-            else:
-                del os.environ[name]
-
-
-@contextmanager
 def _quiet_about_signals() -> Iterator[None]:
     """SGLang logs as an error that it was given a handler."""
 
@@ -102,7 +90,3 @@ def _quiet_about_signals() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(of_others)
-
-
-def said(error: Any) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -5,15 +5,13 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
 
 import torch
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from hone.errors import UserError
+from hone.rollout.starting import environment, said
 from hone.rollout.vllm.arguments import EngineArguments, check_names
 from hone.rollout.watchdog import Watchdog
 
@@ -24,7 +22,7 @@ def start(arguments: EngineArguments, devices: str | None) -> tuple[AsyncLLM, Wa
     watchdog = Watchdog()
     wanted = {**_usual(quiet=arguments.disable_log_stats), **_needed(devices), **watchdog.environment}
     try:
-        with _environment(wanted):
+        with environment(wanted):
             logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
             llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments.for_vllm()))
     except BaseException as error:
@@ -32,7 +30,7 @@ def start(arguments: EngineArguments, devices: str | None) -> tuple[AsyncLLM, Wa
         if not isinstance(error, Exception):
             raise
         # vLLM says all it refuses with the exceptions of many libraries.
-        raise UserError(f"vLLM could not start (rollout.name=vllm): {_said(error)}") from error
+        raise UserError(f"vLLM could not start (rollout.name=vllm): {said(error)}") from error
     # In the opposite order, and before multiprocessing, which would wait for the engine's processes for ever.
     for at_the_end in (watchdog.close, llm.shutdown):
         atexit.register(at_the_end)
@@ -57,21 +55,3 @@ def _needed(devices: str | None) -> dict[str, str]:
     """On a CPU an engine computes with as many threads as the trainer; on GPUs with those of all its ranks."""
     threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     return threads if devices is None else {**threads, "CUDA_VISIBLE_DEVICES": devices}
-
-
-@contextmanager
-def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _said(error: Any) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
