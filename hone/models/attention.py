@@ -127,7 +127,7 @@ def causal_attention(
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
     distance = torch.arange(length, device=q.device)[:, None] - torch.arange(length, device=q.device)
     visible = (distance >= 0) & (distance < (window or length))
-    return masked_attention(q, k, v, visible, scale=scale, softcap=softcap)
+    return masked_attention(q, k, v, visible[None, None], scale=scale, softcap=softcap)
 
 
 def visible_attention(
@@ -146,7 +146,7 @@ def masked_attention(
     """Attention written out: `visible` is a boolean mask that broadcasts to [rows, kv_heads, queries per head, keys].
 
     q [rows, heads, Q, D] -> [rows, heads, Q, width of v]; query heads that share a kv head are laid along the query
-    axis, so keys are never copied.
+    axis, so keys are never copied. Kept to what TorchScript understands.
     """
     rows, heads, queries, width = q.shape
     kv_heads = k.shape[1]
@@ -156,6 +156,6 @@ def masked_attention(
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if queries > 1 and visible.shape[-2] > 1:
-        visible = visible.repeat(*(1,) * (visible.dim() - 2), groups, 1)
+        visible = visible.repeat(1, 1, groups, 1)
     weights = scores.masked_fill_(~visible, float("-inf")).softmax(-1, dtype=torch.float32).to(v.dtype)
     return (weights @ v).reshape(rows, heads, queries, v.shape[-1])

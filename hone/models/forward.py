@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from hone.models.attention import Layout, PackedLayout, use_layouts
 from hone.models.last_layer import distinct_tokens, prune_last_layer
+from hone.models.recorded import recorded_states, states
 from hone.models.shared_prompts import SharedPromptLayout
 from hone.models.ulysses import SequenceRanks, SlicedLayout
 
@@ -72,14 +73,11 @@ def sliced_hidden_states(
 def run_layout(model: PreTrainedModel, input_ids: Tensor, layout: Layout, index: Tensor | None = None) -> Tensor:
     """Last hidden states [tokens, H], or their rows `index` [n]; the model's attention must be set to layouts."""
     prune_last_layer(model)
-    output = model.base_model(
-        input_ids=input_ids[None],
-        position_ids=layout.position_ids,
-        use_cache=False,
-        layout=layout,
-        read_tokens=None if index is None else distinct_tokens(index, len(input_ids)),
-    )
-    hidden = output.last_hidden_state[0]
+    read = None if index is None else distinct_tokens(index, len(input_ids))
+    hidden = recorded_states(model, input_ids[None], layout, read)
+    if hidden is None:
+        hidden = states(model.base_model, input_ids[None], layout.position_ids, layout, read)
+    hidden = hidden[0]
     return hidden if index is None else hidden.index_select(0, index)
 
 

@@ -20,6 +20,7 @@ from hone.batch import Batch
 from hone.errors import UserError
 from hone.models.heads import LogitHead
 from hone.models.lora import Adapter
+from hone.models.randomness import is_stochastic
 from hone.models.threads import run_side_by_side, side_by_side
 from hone.training.micro_batches import MicroBatch, MicroBatching, Prompts, divided
 from hone.training.objective import Loss, Objective, TokenView
@@ -273,14 +274,6 @@ class TorchEngine:
 def _add_gradients(loss: Tensor) -> Gradients:
     loss.backward()
     return []
-
-
-def is_stochastic(model: PreTrainedModel) -> bool:
-    """Whether two passes in training mode differ: dropout of any kind, or noise in a router."""
-    config = model.config.get_text_config().to_dict()
-    noise = ("dropout", "pdrop", "layerdrop", "drop_path", "jitter")
-    named = any(isinstance(v, float) and v > 0 for k, v in config.items() if any(part in k for part in noise))
-    return named or any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules())
 
 
 def _fill(columns: dict[str, Tensor], outputs: dict[str, Tensor], micro: MicroBatch) -> None:

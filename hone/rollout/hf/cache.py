@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hone.models.attention import causal_attention, masked_attention, visible_attention
 from hone.models.rectangles import Rectangles, similar
+from hone.models.scripted import without_python
 
 LENGTH_STEP = 16
 
@@ -54,16 +55,16 @@ class SlotCache:
             # Several times as fast as to assign to tensor[slots, :, columns].
             tensor.view(-1, new.shape[2]).index_copy_(0, places.flatten(), new.flatten(0, 1))
 
-    def read(self, layer: int, slots: slice, columns: int) -> tuple[Tensor, Tensor]:
-        """Views [slots, kv_heads, columns, D] of the slots and the first columns."""
+    def tensors(self, layer: int) -> tuple[Tensor, Tensor]:
+        """The keys and values [slots, kv_heads, columns, D] of a layer that has been written to."""
         k, v = self.keys[layer], self.values[layer]
         assert k is not None and v is not None
-        return k[slots, :, :columns], v[slots, :, :columns]
+        return k, v
 
     def select(self, layer: int, slots: Tensor, columns: int) -> tuple[Tensor, Tensor]:
         """Copies [n, kv_heads, columns, D] of the slots [n] and the first columns."""
-        k, v = self.read(layer, slice(None), columns)
-        return k.index_select(0, slots), v.index_select(0, slots)
+        k, v = (x[:, :, :columns].index_select(0, slots) for x in self.tensors(layer))
+        return k, v
 
     def copy(self, moves: Sequence[tuple[int, int]], columns: int) -> None:
         """The first columns of (source slot, target slot), all at once: a slot may be both."""
@@ -164,19 +165,47 @@ class DecodeLayout:
     slot up to itself."""
 
     def __init__(self, cache: SlotCache, positions: Tensor, longest: int, first: int = 0) -> None:
-        self.cache = cache
+        self.cache, self.first = cache, first
         self.positions = positions  # [R]
         self.position_ids = positions[None]
-        self.slots = torch.arange(first, first + len(positions), device=positions.device)
-        self.range = slice(first, first + len(positions))
-        self.columns = longest + 1
-        self.distance = positions[:, None] - torch.arange(self.columns, device=positions.device)  # [R, columns]
-        self.visible = (self.distance >= 0)[:, None, None]
+        self.distance = positions[:, None] - torch.arange(longest + 1, device=positions.device)  # [R, columns]
+        self._places: dict[tuple[int, int], Tensor] = {}  # by heads and columns of a layer's rectangle
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, softcap: float | None
     ) -> Tensor:
-        self.cache.write(layer, self.slots, self.positions, k, v)
-        keys, values = self.cache.read(layer, self.range, self.columns)
-        visible = self.visible if window is None else self.visible & (self.distance < window)[:, None, None]
-        return masked_attention(q[:, :, None], keys, values, visible, scale=scale, softcap=softcap)[:, :, 0]
+        keys, values = self.cache.tensors(layer)
+        places = self._places_in(keys.shape[1], keys.shape[2])
+        attend = without_python(attend_to_slots, q.device)
+        return attend(q, k, v, keys, values, places, self.first, self.distance, scale, window, softcap)
+
+    def _places_in(self, heads: int, columns: int) -> Tensor:
+        """[R * heads] where the new tokens stand in a rectangle [slots * heads * columns, D]."""
+        if (heads, columns) not in self._places:
+            rows = torch.arange(self.first, self.first + len(self.positions), device=self.positions.device)
+            head = rows[:, None] * heads + torch.arange(heads, device=rows.device)
+            self._places[heads, columns] = (head * columns + self.positions[:, None]).flatten()
+        return self._places[heads, columns]
+
+
+def attend_to_slots(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    places: Tensor,
+    first: int,
+    distance: Tensor,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+) -> Tensor:
+    """Stores k, v [R, kv_heads, D] at their places in a layer's rectangles, and lets q [R, heads, D] see what is at a
+    distance of 0 or more in the slots from `first` on -> [R, heads, D]. Kept to what TorchScript understands."""
+    keys.view(-1, keys.shape[3]).index_copy_(0, places, k.to(keys.dtype).flatten(0, 1))
+    values.view(-1, values.shape[3]).index_copy_(0, places, v.to(values.dtype).flatten(0, 1))
+    visible = distance >= 0 if window is None else (distance >= 0) & (distance < window)
+    seen = [x.narrow(0, first, distance.shape[0]).narrow(2, 0, distance.shape[1]) for x in (keys, values)]
+    visible = visible[:, None, None]
+    return masked_attention(q[:, :, None], seen[0], seen[1], visible, scale=scale, softcap=softcap)[:, :, 0]

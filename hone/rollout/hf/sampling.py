@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hone.models.scripted import without_python
 from hone.rollout.interface import Sampling
 
 GOLDEN = 0x9E3779B97F4A7C15
@@ -78,14 +79,21 @@ def sample(logits: Tensor, rows: RowSampling, uniform: Tensor) -> tuple[Tensor, 
         logits = logits / torch.where(rows.greedy, 1.0, rows.temperature)[:, None]
     if rows.any_truncated:
         logits = torch.where(rows.truncated[:, None], truncate(logits, rows), logits)
+    greedy = rows.greedy if rows.any_greedy else None
+    return without_python(inverse_transform, logits.device)(logits, uniform, greedy)
+
+
+def inverse_transform(logits: Tensor, uniform: Tensor, greedy: Tensor | None) -> tuple[Tensor, Tensor]:
+    """logits [rows, V] as they are drawn from, greedy [rows] which rows take their best token. Kept to what TorchScript
+    understands."""
     probabilities = logits.softmax(-1)
     cumulative = probabilities.cumsum(-1)
     total = cumulative[:, -1:]
     # Below the total, though the product may round up to it: else the last token would be drawn, which may be cut off.
     target = torch.minimum(uniform[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    token = torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp(max=logits.shape[-1] - 1)
-    if rows.any_greedy:
-        token = torch.where(rows.greedy, logits.argmax(-1), token)
+    token = torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp(max=logits.shape[1] - 1)
+    if greedy is not None:
+        token = torch.where(greedy, logits.argmax(-1), token)
     return token, probabilities.gather(-1, token[:, None]).squeeze(-1).log()
 
 

@@ -11,6 +11,7 @@ from hone.cluster import Dealing
 from hone.config import Loaded
 from hone.config.schema.ppo import PPOConfig
 from hone.models.load import load_tokenizer
+from hone.models.randomness import is_stochastic
 from hone.rewards.manager import PROCESSES
 from hone.trainers.on_policy import OnPolicy
 from hone.trainers.planning.disk import Disk, disk_of, role_disk
@@ -24,7 +25,6 @@ from hone.trainers.planning.storage import storage_of, ways
 from hone.trainers.ppo_setup import actor_plan, critic_plan, prompts, roles
 from hone.trainers.updates import UpdatePlan
 from hone.trainers.validation import validates_first
-from hone.training.engine import is_stochastic
 from hone.training.micro_batches import MicroBatching
 from hone.workers.build import actor_recipe, critic_recipe, reference_batching, reference_recipe
 from hone.workers.recipe import EngineRecipe

@@ -1,0 +1,188 @@
+"""A recorded forward pass gives the model's own numbers, whatever happens to the model, or is not taken at all."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from hone.models import forward
+from hone.models.forward import hidden_states
+from hone.models.load import enable_checkpointing
+from hone.models.lora import LoraSettings, attach
+from tests.models.test_expert_routers import mixtral, qwen3_moe
+from tests.models_of_families import FAMILIES, SHAPE, random_ids, tiny
+
+LENGTHS = [5, 14, 3, 9]
+INDEX = torch.tensor([3, 9, 9, 20, 12, 29, 30])
+
+
+@pytest.fixture
+def own_code(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tensor]:
+    """The hidden states as the model's own code computes them."""
+
+    def states(*arguments: object, **options: object) -> Tensor:
+        with monkeypatch.context() as patch:
+            patch.setattr(forward, "recorded_states", lambda *_: None)
+            return hidden_states(*arguments, **options)
+
+    return states
+
+
+def is_recorded(model: PreTrainedModel) -> bool:
+    hidden_states(model, random_ids([3]), [3], packed=True)
+    recording = getattr(model.base_model, "recording", None)
+    return recording is not None and recording.graphs is not None
+
+
+def with_gradient(states: Tensor, model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+    model.zero_grad()
+    (states * torch.arange(states.numel()).view_as(states).cos()).sum().backward()
+    return states.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, [1], [40, 2]], ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_states_and_gradients_are_the_models(family: str, lengths: list[int], own_code: Callable[..., Tensor]) -> None:
+    model, ids = tiny(family).train(), random_ids(lengths)
+    assert is_recorded(model)
+    for index in (None, torch.tensor([sum(lengths) - 1, 0])):
+        expected, gradient = with_gradient(own_code(model, ids, lengths, index, packed=True), model)
+        found, found_gradient = with_gradient(hidden_states(model, ids, lengths, index, packed=True), model)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(found_gradient, gradient, rtol=1e-4, atol=1e-5)
+
+
+def step(model: PreTrainedModel) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+
+
+def other_weights(model: PreTrainedModel) -> None:
+    model.load_state_dict(tiny("qwen2", seed=1).state_dict(), assign=True)
+
+
+def other_data(model: PreTrainedModel) -> None:
+    for parameter in model.parameters():
+        parameter.data = parameter.data * 1.2
+
+
+def other_norm(model: PreTrainedModel) -> None:
+    model.model.norm = nn.Identity()
+
+
+def one_layer_less(model: PreTrainedModel) -> None:
+    del model.model.layers[0]
+    model.config.num_hidden_layers = 1
+    model.model.layers[0].self_attn.layer_idx = 0
+
+
+def a_hook(model: PreTrainedModel) -> None:
+    model.model.layers[0].register_forward_hook(lambda module, args, output: output * 2)
+
+
+CHANGES = [step, other_weights, other_data, other_norm, one_layer_less, a_hook]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_what_changes_in_a_model_after_it_was_recorded_counts(
+    change: Callable[[PreTrainedModel], None], own_code: Callable[..., Tensor]
+) -> None:
+    model, ids = tiny("qwen2"), random_ids(LENGTHS)
+    before = hidden_states(model, ids, LENGTHS, packed=True)
+    change(model)
+    after = hidden_states(model, ids, LENGTHS, packed=True)
+    torch.testing.assert_close(after, own_code(model, ids, LENGTHS, packed=True))
+    assert (after - before).abs().max() > 0.01
+
+
+def test_a_copy_has_weights_of_its_own(own_code: Callable[..., Tensor]) -> None:
+    model, ids = tiny("llama"), random_ids(LENGTHS)
+    before = hidden_states(model, ids, LENGTHS, packed=True)
+    other = copy.deepcopy(model)
+    step(other)
+    torch.testing.assert_close(
+        hidden_states(other, ids, LENGTHS, packed=True), own_code(other, ids, LENGTHS, packed=True)
+    )
+    torch.testing.assert_close(hidden_states(model, ids, LENGTHS, packed=True), before)
+
+
+def test_threads_have_their_own_layouts(own_code: Callable[..., Tensor]) -> None:
+    model = tiny("qwen3")
+    work = [([5, n, 2], random_ids([5, n, 2], seed=n)) for n in range(1, 25)]
+
+    def run(item: tuple[list[int], Tensor]) -> Tensor:
+        return hidden_states(model, item[1], item[0], packed=True).detach()
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(run, work))
+    for states, (lengths, ids) in zip(found, work, strict=True):
+        torch.testing.assert_close(states, own_code(model, ids, lengths, packed=True).detach())
+
+
+class ValueNorm(nn.LayerNorm):
+    """What it computes depends on the numbers."""
+
+    __module__ = "torch.nn.of_a_test"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if x.sum() > 0 else x * 0.5
+
+
+class SizeNorm(nn.LayerNorm):
+    """What it computes depends on the number of tokens in a way that a recording does not see."""
+
+    __module__ = "torch.nn.of_a_test"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / len(x[0].tolist())
+
+
+class OwnNorm(nn.LayerNorm):
+    """Code of others, which may do anything."""
+
+
+@pytest.mark.parametrize("norm", [ValueNorm, SizeNorm, OwnNorm])
+def test_a_model_with_code_that_may_do_anything_runs_as_it_is(
+    norm: type[nn.LayerNorm], own_code: Callable[..., Tensor]
+) -> None:
+    model, ids = tiny("llama"), random_ids(LENGTHS)
+    model.model.norm = norm(SHAPE["hidden_size"])
+    assert not is_recorded(model)
+    found = hidden_states(model, ids, LENGTHS, packed=True)
+    torch.testing.assert_close(found, own_code(model, ids, LENGTHS, packed=True))
+
+
+def with_dropout() -> PreTrainedModel:
+    return LlamaForCausalLM(LlamaConfig(**SHAPE, attention_dropout=0.1)).eval()
+
+
+def with_adapter() -> PreTrainedModel:
+    model = tiny("llama")
+    attach(model, LoraSettings(rank=2, alpha=4, targets="all-linear"))
+    return model
+
+
+def with_hook() -> PreTrainedModel:
+    model = tiny("llama")
+    a_hook(model)
+    return model
+
+
+@pytest.mark.parametrize("build", [qwen3_moe, mixtral, with_dropout, with_adapter, with_hook])
+def test_what_may_depend_on_more_than_shapes_is_never_recorded(build: Callable[[], PreTrainedModel]) -> None:
+    assert not is_recorded(build())
+
+
+def test_layers_that_are_computed_again_and_other_formats_run_as_they_are() -> None:
+    model = tiny("llama").train()
+    enable_checkpointing(model)
+    assert not is_recorded(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not is_recorded(tiny("llama"))
