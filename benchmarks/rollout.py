@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import importlib.util
 import os
 import random
@@ -161,6 +162,7 @@ def serve(side: str, folder: Path, model: Model) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever the libraries print goes to stderr
     generate = SIDES[side](folder, model)
+    gc.freeze()  # as hone's runs do: no full collection looks through what was imported
     for line in sys.stdin:
         work = Work.of(model, line.strip())
         begun = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,7 +37,9 @@ class LocalExecutor:
         workers: dict[str, Any] = {}
         for name, role in roles.items():
             workers[name] = role.build(workers)
+        gc.freeze()  # what is there now stays: every full collection would look through all of it, for half a second
         return {name: LocalGroup(worker) for name, worker in workers.items()}
 
     def shutdown(self) -> None:
         """Nothing runs outside the driver."""
+        gc.unfreeze()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -72,6 +73,7 @@ class RankProcess:
         torch.manual_seed(self.seed)
         for name, role in roles.items():
             self.roles[name] = role.build(self.roles)
+        gc.freeze()  # as in one process, see `LocalExecutor`
         torch.manual_seed(self.seed + self.rank)
 
     def run(self, role: str, method: str, *positional: Any, **arguments: Any) -> Any:

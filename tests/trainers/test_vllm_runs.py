@@ -76,10 +76,13 @@ def generated(stage: Stage, name: str) -> list[list[str]]:
     return [row["responses"] for row in json.loads((stage.directory / f"{name}.json").read_text())]
 
 
-def test_a_short_demo_generates_with_vllm_throughout(tmp_path: Path) -> None:
+def test_the_demo_generates_with_vllm_throughout_and_learns(tmp_path: Path) -> None:
+    """At full size, about a quarter of an hour: as accurate as with hone's own engine."""
     demo = tmp_path / "demo"
-    main(["demo", "--short", "--engine", "vllm", "--output", str(demo)])
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "--engine", "vllm", "--output", str(demo)])
+    assert not ended.value.code
     summary = json.loads((demo / "summary.json").read_text())
-    assert 0 <= summary["accuracy_before"] <= 1 and 0 <= summary["accuracy_after"] <= 1
+    assert summary["accuracy_before"] < 0.5 and summary["accuracy_after"] >= 0.9
     lines = [json.loads(line) for line in (demo / "rl" / "metrics.jsonl").open()]
     assert lines and all(line["training/rollout_probs_diff_max"] < 1e-3 for line in lines if line["step"])
