@@ -37,7 +37,8 @@ class LocalExecutor:
         workers: dict[str, Any] = {}
         for name, role in roles.items():
             workers[name] = role.build(workers)
-        gc.freeze()  # what is there now stays: every full collection would look through all of it, for half a second
+        gc.collect()
+        gc.freeze()  # full collections pass over all that is here by now: half a second each
         return {name: LocalGroup(worker) for name, worker in workers.items()}
 
     def shutdown(self) -> None:

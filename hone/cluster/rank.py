@@ -73,6 +73,7 @@ class RankProcess:
         torch.manual_seed(self.seed)
         for name, role in roles.items():
             self.roles[name] = role.build(self.roles)
+        gc.collect()
         gc.freeze()  # as in one process, see `LocalExecutor`
         torch.manual_seed(self.seed + self.rank)
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from hone.models.attention import Layout, PackedLayout, use_layouts
 from hone.models.last_layer import distinct_tokens, prune_last_layer
-from hone.models.recorded import recorded_states, states
+from hone.models.recorded import own_states, recorded_states
 from hone.models.shared_prompts import SharedPromptLayout
 from hone.models.ulysses import SequenceRanks, SlicedLayout
 
@@ -76,7 +76,7 @@ def run_layout(model: PreTrainedModel, input_ids: Tensor, layout: Layout, index:
     read = None if index is None else distinct_tokens(index, len(input_ids))
     hidden = recorded_states(model, input_ids[None], layout, read)
     if hidden is None:
-        hidden = states(model.base_model, input_ids[None], layout.position_ids, layout, read)
+        hidden = own_states(model.base_model, input_ids[None], layout.position_ids, layout, read)
     hidden = hidden[0]
     return hidden if index is None else hidden.index_select(0, index)
 

@@ -20,9 +20,7 @@ from transformers import PreTrainedModel
 
 from hone.errors import UserError
 from hone.models.attention import Layout
-
-# These choose their frequencies by the longest position in sight, which is another one in every slice.
-ROPE_OF_THE_LONGEST = {"dynamic", "longrope"}
+from hone.models.rope import moving_rope
 
 
 class SequenceRanks:
@@ -141,16 +139,9 @@ def check_shareable(model: PreTrainedModel, size: int, key: str) -> None:
             f"{key}={size}: {name} has {heads} attention heads, which {size} ranks cannot share evenly; set it to a "
             f"number that divides {heads}, or to 1"
         )
-    moving = _rope_types(config) & ROPE_OF_THE_LONGEST
+    moving = moving_rope(model)
     if moving:
         raise UserError(
-            f"{key}={size}: {name} has rope_type={min(moving)}, whose frequencies depend on the longest sequence in "
+            f"{key}={size}: {name} has rope_type={moving}, whose frequencies depend on the longest sequence in "
             "sight, and a rank sees a slice; set it to 1"
         )
-
-
-def _rope_types(config: Any) -> set[str]:
-    """Of all layers; some families keep parameters for each type of layer."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    kinds = [parameters, *(kind for kind in parameters.values() if isinstance(kind, dict))]
-    return {kind["rope_type"] for kind in kinds if kind.get("rope_type")}

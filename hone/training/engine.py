@@ -21,6 +21,7 @@ from hone.errors import UserError
 from hone.models.heads import LogitHead
 from hone.models.lora import Adapter
 from hone.models.randomness import is_stochastic
+from hone.models.rope import moving_rope
 from hone.models.threads import run_side_by_side, side_by_side
 from hone.training.micro_batches import MicroBatch, MicroBatching, Prompts, divided
 from hone.training.objective import Loss, Objective, TokenView
@@ -212,7 +213,7 @@ class TorchEngine:
 
     def _parts(self, tokens: int) -> int:
         """In how many parts a micro-batch of so many tokens is computed side by side."""
-        alone = not self.sharding.whole or self.options.sequence_ranks > 1 or self.stochastic
+        alone = not self.sharding.whole or self.options.sequence_ranks > 1 or self.stochastic or moving_rope(self.model)
         return 1 if alone or self.device.type != "cpu" else max(min(side_by_side(), tokens // TOKENS_OF_A_PART), 1)
 
     def _apply(self, training_step: int, *, trainable: bool, finite: bool) -> dict[str, float]:

@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from hone.errors import UserError
+from hone.models.recorded import never_record
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,7 @@ def shard(
                 f"{options.section}.param_offload=True and {options.section}.optimizer_offload=True instead"
             )
         return module, Whole()
+    never_record(model)
     if options.strategy == "fsdp2":
         return module, Fsdp2(module, model, options, device)
     fsdp1 = Fsdp1(model, options)

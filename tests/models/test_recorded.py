@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
+import pickle
+import warnings
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,12 +15,16 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from hone.models import forward
+from hone.errors import UserError
+from hone.models import forward, recorded, scripted
+from hone.models.attention import PackedLayout
 from hone.models.forward import hidden_states
 from hone.models.load import enable_checkpointing
 from hone.models.lora import LoraSettings, attach
+from hone.rollout.interface import Sampling
 from tests.models.test_expert_routers import mixtral, qwen3_moe
 from tests.models_of_families import FAMILIES, SHAPE, random_ids, tiny
+from tests.rollout.test_hf_engine import generate, make_engine
 
 LENGTHS = [5, 14, 3, 9]
 INDEX = torch.tensor([3, 9, 9, 20, 12, 29, 30])
@@ -36,8 +44,7 @@ def own_code(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tensor]:
 
 def is_recorded(model: PreTrainedModel) -> bool:
     hidden_states(model, random_ids([3]), [3], packed=True)
-    recording = getattr(model.base_model, "recording", None)
-    return recording is not None and recording.graphs is not None
+    return recorded.is_recorded(model)
 
 
 def with_gradient(states: Tensor, model: PreTrainedModel) -> tuple[Tensor, Tensor]:
@@ -87,7 +94,26 @@ def a_hook(model: PreTrainedModel) -> None:
     model.model.layers[0].register_forward_hook(lambda module, args, output: output * 2)
 
 
-CHANGES = [step, other_weights, other_data, other_norm, one_layer_less, a_hook]
+def another_hook(model: PreTrainedModel) -> None:
+    layer = model.model.layers[0]
+    layer._forward_hooks.clear()
+    a_hook(model)
+
+
+def an_attribute(model: PreTrainedModel) -> None:
+    model.model.layers[0].self_attn.scaling = 2.0
+
+
+def another_forward(model: PreTrainedModel) -> None:
+    model.model.norm.forward = lambda states: states * 3
+
+
+def another_format(model: PreTrainedModel) -> None:
+    model.to(torch.bfloat16)
+
+
+CHANGES = [step, other_weights, other_data, other_norm, one_layer_less, a_hook, an_attribute, another_forward]
+CHANGES += [another_hook, another_format]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -95,6 +121,8 @@ def test_what_changes_in_a_model_after_it_was_recorded_counts(
     change: Callable[[PreTrainedModel], None], own_code: Callable[..., Tensor]
 ) -> None:
     model, ids = tiny("qwen2"), random_ids(LENGTHS)
+    if change is another_hook:
+        model.model.layers[0].register_forward_hook(lambda module, args, output: output * 1)
     before = hidden_states(model, ids, LENGTHS, packed=True)
     change(model)
     after = hidden_states(model, ids, LENGTHS, packed=True)
@@ -111,6 +139,65 @@ def test_a_copy_has_weights_of_its_own(own_code: Callable[..., Tensor]) -> None:
         hidden_states(other, ids, LENGTHS, packed=True), own_code(other, ids, LENGTHS, packed=True)
     )
     torch.testing.assert_close(hidden_states(model, ids, LENGTHS, packed=True), before)
+
+
+def test_a_model_can_be_pickled_and_is_let_go_like_any_other() -> None:
+    model = tiny("llama")
+    assert is_recorded(model)
+    assert not recorded.is_recorded(pickle.loads(pickle.dumps(model)))
+    weight = weakref.ref(model.model.embed_tokens.weight)
+    del model
+    gc.collect()
+    assert weight() is None
+
+
+class Failing:
+    def __init__(self, problem: BaseException) -> None:
+        self.problem, self.position_ids = problem, torch.arange(3)[None]
+
+    def attend(self, *arguments: object, **options: object) -> Tensor:
+        raise self.problem
+
+
+@pytest.mark.parametrize("problem", [UserError("told"), KeyboardInterrupt(), SystemExit(3), RuntimeError("broken")])
+def test_what_attention_raises_stays_what_it_is(problem: BaseException) -> None:
+    model, ids = tiny("llama"), random_ids([3])
+    before = hidden_states(model, ids, [3], packed=True)
+    with pytest.raises(type(problem)) as caught:
+        forward.run_layout(model, ids, Failing(problem))
+    assert caught.value is problem
+    torch.testing.assert_close(hidden_states(model, ids, [3], packed=True), before)
+
+
+def test_a_layout_is_let_go_after_its_call() -> None:
+    model, ids = tiny("llama"), random_ids([3])
+    hidden_states(model, ids, [3], packed=True)
+    layout = PackedLayout([3])
+    forward.run_layout(model, ids, layout)
+    kept = weakref.ref(layout)
+    del layout
+    gc.collect()
+    assert kept() is None
+
+
+def test_threads_that_record_and_script_at_once_leave_warnings_as_they_were() -> None:
+    filters = list(warnings.filters)
+    scripted._SCRIPTED.clear()
+    requests = [(random_ids([4 + n % 3], seed=n).tolist(), Sampling(max_tokens=3, seed=n)) for n in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: generate(make_engine(tiny("qwen3", seed=n % 2)), requests), range(4)))
+    assert warnings.filters == filters
+
+
+def test_hooks_for_all_modules_see_them() -> None:
+    model, seen = tiny("llama"), []
+    hidden_states(model, random_ids([3]), [3], packed=True)
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda module, args, output: seen.append(module))
+    try:
+        hidden_states(model, random_ids([3]), [3], packed=True)
+    finally:
+        handle.remove()
+    assert model.model.norm in seen
 
 
 def test_threads_have_their_own_layouts(own_code: Callable[..., Tensor]) -> None:
@@ -169,13 +256,33 @@ def with_adapter() -> PreTrainedModel:
     return model
 
 
+def with_moving_rope() -> PreTrainedModel:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    return LlamaForCausalLM(LlamaConfig(**SHAPE, rope_parameters=rope)).eval()
+
+
+def sharded() -> PreTrainedModel:
+    model = tiny("llama")
+    recorded.never_record(model)
+    return model
+
+
+def with_backward_hook() -> PreTrainedModel:
+    model = tiny("llama")
+    model.model.layers[0].register_full_backward_hook(lambda module, inputs, outputs: None)
+    return model
+
+
 def with_hook() -> PreTrainedModel:
     model = tiny("llama")
     a_hook(model)
     return model
 
 
-@pytest.mark.parametrize("build", [qwen3_moe, mixtral, with_dropout, with_adapter, with_hook])
+OTHERS = [qwen3_moe, mixtral, with_dropout, with_adapter, with_moving_rope, sharded, with_backward_hook, with_hook]
+
+
+@pytest.mark.parametrize("build", OTHERS)
 def test_what_may_depend_on_more_than_shapes_is_never_recorded(build: Callable[[], PreTrainedModel]) -> None:
     assert not is_recorded(build())
 

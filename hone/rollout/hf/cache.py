@@ -169,7 +169,7 @@ class DecodeLayout:
         self.positions = positions  # [R]
         self.position_ids = positions[None]
         self.distance = positions[:, None] - torch.arange(longest + 1, device=positions.device)  # [R, columns]
-        self._places: dict[tuple[int, int], Tensor] = {}  # by heads and columns of a layer's rectangle
+        self._places: dict[tuple[int, int], Tensor] = {}  # by heads and columns of a rectangle: layers may differ
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, softcap: float | None

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from hone.errors import UserError
 from hone.models.attention import Layout, layout_attention, supports_layouts
 from hone.models.heads import LogitHead
+from hone.models.rope import moving_rope
 from hone.models.threads import run_side_by_side, side_by_side
 from hone.rollout.hf.cache import DecodeLayout, Piece, PrefillLayout, SlotCache
 from hone.rollout.hf.next_tokens import Drawn, draw, next_logits
@@ -241,7 +242,8 @@ class HFEngine:
 
     def _parts(self, rows: int) -> list[slice]:
         """The running rows in the parts that are computed side by side."""
-        count = max(min(side_by_side(), rows // ROWS_OF_A_PART), 1) if self.model.device.type == "cpu" else 1
+        apart = self.model.device.type == "cpu" and moving_rope(self.model) is None
+        count = max(min(side_by_side(), rows // ROWS_OF_A_PART), 1) if apart else 1
         return [slice(rows * i // count, rows * (i + 1) // count) for i in range(count)]
 
     def _logits(self, input_ids: list[int], layout: Layout, pick: Tensor | None) -> Tensor:
