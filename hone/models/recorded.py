@@ -34,6 +34,7 @@ from hone.models.scripted import COMPILING, as_written, plain
 logger = logging.getLogger(__name__)
 SOURCES = ("torch.nn.", "transformers.models.", "transformers.activations")
 TOLERANCE = 1e-4
+MOST = 5  # recordings of one model: torch never forgets the types of one, and a model that changes on is not worth it
 
 Graph = Callable[..., Tensor]
 
@@ -149,6 +150,7 @@ class _Recording:
     snapshots: list[_Snapshot]
     graphs: tuple[Graph, Graph] | None
     checkpointed: bool
+    number: int  # of the model's recordings so far
 
     @property
     def current(self) -> bool:
@@ -205,15 +207,15 @@ def _recording(model: PreTrainedModel) -> _Recording:
     with COMPILING:
         recording = _RECORDINGS.get(model.base_model)  # another thread's, by now
         if recording is None or not recording.current:
-            recording = _RECORDINGS[model.base_model] = _record(model)
+            recording = _RECORDINGS[model.base_model] = _record(model, 1 if recording is None else recording.number + 1)
         return recording
 
 
-def _record(model: PreTrainedModel) -> _Recording:
+def _record(model: PreTrainedModel, number: int) -> _Recording:
     modules = list(model.base_model.modules())
     checkpointed = any(getattr(module, "gradient_checkpointing", False) for module in modules)
-    graphs = _graphs(model) if _can_be_recorded(model, modules) else None
-    return _Recording([_Snapshot(module) for module in modules], graphs, checkpointed)
+    graphs = _graphs(model) if number <= MOST and _can_be_recorded(model, modules) else None
+    return _Recording([_Snapshot(module) for module in modules], graphs, checkpointed, number)
 
 
 def _can_be_recorded(model: PreTrainedModel, modules: list[nn.Module]) -> bool:

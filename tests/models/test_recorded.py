@@ -130,6 +130,15 @@ def test_what_changes_in_a_model_after_it_was_recorded_counts(
     assert (after - before).abs().max() > 0.01
 
 
+def test_a_model_that_changes_on_and_on_is_left_alone(own_code: Callable[..., Tensor]) -> None:
+    model, ids = tiny("qwen2"), random_ids(LENGTHS)
+    for seed in range(recorded.MOST + 2):
+        assert is_recorded(model) == (seed < recorded.MOST)
+        found = hidden_states(model, ids, LENGTHS, packed=True)
+        torch.testing.assert_close(found, own_code(model, ids, LENGTHS, packed=True))
+        model.load_state_dict(tiny("qwen2", seed=seed).state_dict(), assign=True)
+
+
 def test_a_copy_has_weights_of_its_own(own_code: Callable[..., Tensor]) -> None:
     model, ids = tiny("llama"), random_ids(LENGTHS)
     before = hidden_states(model, ids, LENGTHS, packed=True)

@@ -77,8 +77,7 @@ def generated(stage: Stage, name: str) -> list[list[str]]:
 
 
 def test_the_demo_generates_with_vllm_throughout_and_learns(tmp_path: Path) -> None:
-    """At full size, about ten minutes. With hone's own engine the same problems come to 84 to 97 %, as the rounding of the
-    machine has it."""
+    """At full size, about ten minutes. With hone's own engine the demo comes to 84 to 97 %, as rounding has it."""
     demo = tmp_path / "demo"
     with pytest.raises(SystemExit) as ended:
         main(["demo", "--engine", "vllm", "--output", str(demo)])
