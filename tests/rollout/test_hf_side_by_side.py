@@ -10,6 +10,7 @@ import torch
 
 from hone.rollout.hf import engine as engine_module
 from hone.rollout.hf.cache import DecodeLayout
+from tests.models.test_recorded import with_moving_rope
 from tests.models_of_families import FAMILIES, tiny
 from tests.rollout.test_hf_engine import generate, make_engine, prompts, sampled
 
@@ -61,3 +62,9 @@ def test_what_the_model_attended_with_before_is_restored(cores: Use) -> None:
     before = model.config._attn_implementation
     generate(make_engine(model), sampled(4))
     assert model.config._attn_implementation == before
+
+
+def test_frequencies_of_the_longest_position_are_not_computed_by_two_threads_at_once(cores: Use) -> None:
+    cores(2)
+    assert len(make_engine(tiny("llama"))._parts(256)) == 2
+    assert len(make_engine(with_moving_rope())._parts(256)) == 1
