@@ -1,5 +1,6 @@
 """Fixtures that tests of every part share; each is built once per session."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,20 @@ def tiny_tokenizer(tiny_model_dir: Path):
 def arithmetic_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with train.parquet (64 rows) and test.parquet (32 rows) of the arithmetic data set."""
     return build_arithmetic(tmp_path_factory.mktemp("arithmetic"))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """All of torch's work in the thread that asks for it."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def token_by_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hf engine takes requests in, and lets others run, after every token."""
+    monkeypatch.setattr("hone.rollout.hf.decode.PATIENCE", 0)

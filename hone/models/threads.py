@@ -1,14 +1,14 @@
 """Work on a CPU in threads side by side, each with its share of the cores.
 
 Operations of a small model are too short to fill the cores one after another: at the end of each, all threads wait for
-the last. Pieces of work side by side wait for each other only once, at their end. Torch lets go of Python's lock while
-it computes.
+the last. Pieces of work side by side never wait for each other. Torch lets go of Python's lock while it computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from typing import TypeVar
@@ -19,6 +19,7 @@ Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
 MOST = 4  # with more, threads of small operations would wait for Python's lock
+AHEAD = 2  # pieces that wait to begin or, finished, for an earlier one
 
 
 def side_by_side() -> int:
@@ -26,23 +27,32 @@ def side_by_side() -> int:
     return min(torch.get_num_threads(), MOST)
 
 
-def run_side_by_side(function: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
-    """function(piece) of each, in order, with or without gradients as the caller has it; at most `MOST` at once."""
-    if len(pieces) < 2:
-        return [function(piece) for piece in pieces]
-    gradients, cores = torch.is_grad_enabled(), torch.get_num_threads()
+def run_side_by_side(function: Callable[[Piece], Result], pieces: Iterable[Piece], at_once: int) -> Iterator[Result]:
+    """function(piece) of each, in order, with or without gradients as the caller has it; at most `at_once` of them at a
+    time. Pieces are drawn, and results handed out, while others run; after an error none runs any more."""
+    if at_once < 2:
+        yield from map(function, pieces)
+        return
+    gradients, share = torch.is_grad_enabled(), max(torch.get_num_threads() // at_once, 1)
 
     def run(piece: Piece) -> Result:
-        torch.set_num_threads(_share(cores, len(pieces)))  # each thread has a number of its own
+        torch.set_num_threads(share)  # each thread has a number of its own
         with torch.set_grad_enabled(gradients):
             return function(piece)
 
-    with _threads(_share(cores, len(pieces))):
-        return list(_pool().map(run, pieces))
-
-
-def _share(cores: int, pieces: int) -> int:
-    return max(cores // min(pieces, MOST), 1)
+    running: deque[Future[Result]] = deque()
+    with _threads(share):
+        try:
+            for piece in pieces:
+                if len(running) == at_once + AHEAD:
+                    yield running.popleft().result()
+                running.append(_pool(at_once).submit(run, piece))
+            while running:
+                yield running.popleft().result()
+        finally:
+            for future in running:
+                future.cancel()
+            wait(running)
 
 
 @contextmanager
@@ -56,5 +66,5 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(MOST, thread_name_prefix="hone")
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="hone")

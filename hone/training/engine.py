@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -23,20 +24,21 @@ from hone.models.lora import Adapter
 from hone.models.randomness import is_stochastic
 from hone.models.rope import moving_rope
 from hone.models.threads import run_side_by_side, side_by_side
-from hone.training.micro_batches import MicroBatch, MicroBatching, Prompts, divided
+from hone.training.micro_batches import MicroBatch, MicroBatching, Prompts
 from hone.training.objective import Loss, Objective, TokenView
 from hone.training.offload import Offload, OffloadOptions
 from hone.training.outputs import ForwardOptions, OutputModule, Reference
 from hone.training.ranks import Ranks
 from hone.training.schedule import Schedule
 from hone.training.sharding import Sharding, Whole, whole_weights
+from hone.training.side_by_side import Passes, cut_finer
 
 logger = logging.getLogger(__name__)
 
 Gradients = list[tuple[nn.Parameter, Tensor]]  # that are not yet added to the parameters' own
+_Pass = tuple[MicroBatch, dict[str, Tensor], Loss, Gradients]
 
 MAX_NONFINITE_STEPS = 3
-TOKENS_OF_A_PART = 256  # fewer are not worth a thread
 
 
 class TorchEngine:
@@ -122,10 +124,14 @@ class TorchEngine:
         columns = {name: torch.zeros(batch.num_tokens) for name in names}
         self.module.eval()
         needed = batch.only(["input_ids", "prompt_length", mask])
+
+        def run(rows: list[int]) -> tuple[MicroBatch, dict[str, Tensor]]:
+            micro = MicroBatch.of(needed, rows, mask)
+            return micro, self._outputs(micro, frozenset(names))
+
         with self.offload.weights():
-            for parts in self._micro_batches(needed, self.scoring, mask):
-                results = run_side_by_side(lambda micro: self._outputs(micro, frozenset(names)), parts)
-                for micro, outputs in zip(parts, results, strict=True):
+            for passes in self._passes(needed, self.scoring, mask):
+                for micro, outputs in run_side_by_side(run, passes.plan, passes.at_once):
                     _fill(columns, outputs, micro)
         return Batch(batch.offsets, columns)
 
@@ -180,14 +186,16 @@ class TorchEngine:
     ) -> Iterator[tuple[MicroBatch, dict[str, Tensor], Loss]]:
         """Adds the gradient of every micro-batch to the parameters', in an order that no thread can change."""
 
-        def run(micro: MicroBatch) -> tuple[dict[str, Tensor], Loss, Gradients]:
+        def run(rows: list[int], *, apart: bool) -> _Pass:
+            micro = MicroBatch.of(batch, rows, mask)
             outputs = self._outputs(micro, objective.want, watch)
             loss = objective(outputs, self._view(micro))
-            return outputs, loss, gradients_of(self.sharding.loss_scale * loss.total)
+            gradients_of = self._gradients_apart if apart else _add_gradients
+            return micro, outputs, loss, gradients_of(self.sharding.loss_scale * loss.total)
 
-        for parts in self._micro_batches(batch, self.train, mask):
-            gradients_of = self._gradients_apart if len(parts) > 1 else _add_gradients
-            for micro, (outputs, loss, gradients) in zip(parts, run_side_by_side(run, parts), strict=True):
+        for passes in self._passes(batch, self.train, mask):
+            one = partial(run, apart=passes.at_once > 1)
+            for micro, outputs, loss, gradients in run_side_by_side(one, passes.plan, passes.at_once):
                 for parameter, gradient in gradients:
                     parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad.add_(gradient)
                 yield micro, outputs, loss
@@ -197,24 +205,24 @@ class TorchEngine:
         gradients = torch.autograd.grad(loss, trained, allow_unused=True)
         return [(p, gradient) for p, gradient in zip(trained, gradients, strict=True) if gradient is not None]
 
-    def _micro_batches(self, batch: Batch, batching: MicroBatching, mask: str) -> Iterator[list[MicroBatch]]:
-        """The micro-batches that have trained tokens, each in the parts that are computed side by side. Ranks that
-        share a sharded model all run as many passes: those with fewer end with idle ones."""
+    def _passes(self, batch: Batch, batching: MicroBatching, mask: str) -> list[Passes]:
+        """The micro-batches that have trained tokens, and how many are computed side by side. Ranks that share a
+        sharded model all run as many passes: those with fewer end with idle ones, which have no rows."""
         prompts = Prompts.of(batch) if self.options.shared_prompts else None
-        lengths = batch.lengths.tolist()
         trains = torch.zeros(len(batch), dtype=torch.bool).index_fill_(0, batch.segment_ids[batch[mask].bool()], True)
-        plan = [rows for rows in batching.plan(lengths, prompts) if bool(trains[rows].any())]
-        most = len(plan) if self.sharding.whole else max(self.ranks.gather(len(plan)))
-        for rows in plan:
-            parts = divided(rows, self._parts(sum(lengths[row] for row in rows)), lengths, prompts)
-            yield [MicroBatch.of(batch, part, mask) for part in parts if bool(trains[part].any())]
-        for _ in range(most - len(plan)):
-            yield [MicroBatch.nothing(batch)]
+        cut = cut_finer(batching, batch.lengths.tolist(), prompts, self._at_once)
+        cut = [replace(each, plan=[rows for rows in each.plan if bool(trains[rows].any())]) for each in cut]
+        if self.sharding.whole:
+            return cut
+        (plan,) = (each.plan for each in cut)
+        idle = max(self.ranks.gather(len(plan))) - len(plan)
+        return [Passes(1, plan + [[] for _ in range(idle)])]
 
-    def _parts(self, tokens: int) -> int:
-        """In how many parts a micro-batch of so many tokens is computed side by side."""
+    @property
+    def _at_once(self) -> int:
+        """How many micro-batches may be computed side by side."""
         alone = not self.sharding.whole or self.options.sequence_ranks > 1 or self.stochastic or moving_rope(self.model)
-        return 1 if alone or self.device.type != "cpu" else max(min(side_by_side(), tokens // TOKENS_OF_A_PART), 1)
+        return 1 if alone or self.device.type != "cpu" else side_by_side()
 
     def _apply(self, training_step: int, *, trainable: bool, finite: bool) -> dict[str, float]:
         assert self.optimizer is not None

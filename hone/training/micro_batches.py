@@ -29,6 +29,9 @@ class MicroBatch:
 
     @classmethod
     def of(cls, whole: Batch, rows: list[int], mask: str) -> MicroBatch:
+        """Of these rows; without any, an idle one."""
+        if not rows:
+            return cls._nothing(whole)
         batch = whole.select(rows)
         trained = batch[mask].nonzero().squeeze(1)
         if len(trained) and torch.isin(trained, batch.offsets[:-1][batch.lengths > 0]).any():
@@ -39,7 +42,7 @@ class MicroBatch:
         return cls(batch, trained, source[trained])
 
     @classmethod
-    def nothing(cls, whole: Batch) -> MicroBatch:
+    def _nothing(cls, whole: Batch) -> MicroBatch:
         """Two tokens with every column 0, the loss weight among them."""
         tokens = {k: v.new_zeros(2, *v.shape[1:]) for k, v in whole.tokens.items()}
         batch = Batch(torch.tensor([0, 2]), tokens, {"prompt_length": torch.ones(1, dtype=torch.int64)})
@@ -69,6 +72,14 @@ class Prompts:
     @classmethod
     def none(cls, count: int) -> Prompts:
         return cls([0] * count, range(count))
+
+    def of_rows(self, rows: Sequence[int]) -> Prompts:
+        return Prompts([self.lengths[row] for row in rows], [self.families[row] for row in rows])
+
+    @property
+    def repeated(self) -> int:
+        """Tokens of prompts beyond the first copy of each."""
+        return sum(self.lengths) - sum(dict(zip(self.families, self.lengths, strict=True)).values())
 
 
 @dataclass(frozen=True)
@@ -120,23 +131,6 @@ class MicroBatching:
             groups[-1].append(row)
             room -= cost
         return groups
-
-
-def divided(rows: list[int], parts: int, lengths: Sequence[int], prompts: Prompts | None) -> list[list[int]]:
-    """The rows of a micro-batch in at most `parts` runs of about as many tokens. Rows that share a prompt stay
-    together, unless there are no others."""
-    families = [prompts.families[row] if prompts else row for row in rows]
-    if len(set(families)) == 1:
-        families = rows
-    total, done = sum(lengths[row] for row in rows), 0
-    runs: list[list[int]] = [[]]
-    for i, row in enumerate(rows):
-        middle = done + lengths[row] / 2
-        if len(runs) < parts and runs[-1] and middle * parts >= total * len(runs) and families[i] != families[i - 1]:
-            runs.append([])
-        runs[-1].append(row)
-        done += lengths[row]
-    return runs
 
 
 def _neighbours(lengths: Sequence[int], families: Sequence[int]) -> list[int]:

@@ -64,6 +64,7 @@ def test_without_chunks_a_prompt_is_computed_whole(passes):
     assert sizes(passes, "prompt") == [75, 6]
 
 
+@pytest.mark.usefixtures("token_by_token")
 @pytest.mark.parametrize(("chunked", "between"), [(True, 5), (False, 1)])
 def test_running_rows_draw_a_token_after_every_piece(passes, chunked, between):
     engine = make_engine(tiny("qwen3"), max_num_batched_tokens=BUDGET, enable_chunked_prefill=chunked)
@@ -84,6 +85,7 @@ def test_running_rows_draw_a_token_after_every_piece(passes, chunked, between):
     assert passes[begun + 1 : begun + 2 * between : 2] == [("rows", 1)] * (between - 1) + [("rows", 2)]
 
 
+@pytest.mark.usefixtures("token_by_token")
 def test_a_request_that_is_cancelled_in_the_middle_of_its_prompt_leaves_nothing(passes):
     engine = make_engine(tiny("qwen3"), max_num_batched_tokens=BUDGET)
     sampling = Sampling(max_tokens=5, seed=3)

@@ -132,6 +132,7 @@ def test_many_requests_of_mixed_sizes_through_few_slots_are_all_answered():
     assert not engine.running and not engine.waiting
 
 
+@pytest.mark.usefixtures("token_by_token")
 def test_a_cancelled_request_frees_its_slot_and_disturbs_nobody():
     engine = make_engine(tiny("qwen3"), max_num_seqs=4)
     requests = sampled(3, max_tokens=25, ignore_eos=True)

@@ -91,6 +91,7 @@ def test_all_requests_are_answered_as_if_each_were_alone_or_cancelled(chunked):
             assert found.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
 
 
+@pytest.mark.usefixtures("token_by_token")
 def test_a_cancelled_request_is_out_of_the_very_next_pass(monkeypatch):
     engine = make_engine(tiny("qwen3"), max_num_seqs=4)
     tokens = []

@@ -148,6 +148,7 @@ def test_an_empty_prompt_or_no_tokens_to_make_is_refused(prompt, limit):
         generate(make_engine(tiny("qwen3")), [(prompt, Sampling(max_tokens=limit))])
 
 
+@pytest.mark.usefixtures("token_by_token")
 def test_the_cache_is_not_taken_from_under_running_rows():
     engine = make_engine(tiny("qwen3"))
 
@@ -162,6 +163,7 @@ def test_the_cache_is_not_taken_from_under_running_rows():
     assert len(asyncio.run(run()).token_ids) == 20
 
 
+@pytest.mark.usefixtures("token_by_token")
 def test_tokens_know_the_weights_they_came_from_when_these_change_on_the_way():
     engine, other = make_engine(tiny("qwen3")), tiny("qwen3", seed=1)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
-from hone.rollout.hf import engine as engine_module
+from hone.rollout.hf import decode
 from hone.rollout.hf.cache import DecodeLayout
+from hone.rollout.hf.decode import Decoder
+from hone.rollout.hf.next_tokens import NextTokens
+from hone.rollout.interface import Sampling
 from tests.models.test_recorded import with_moving_rope
 from tests.models_of_families import FAMILIES, tiny
 from tests.rollout.test_hf_engine import generate, make_engine, prompts, sampled
@@ -19,7 +23,7 @@ Use = Callable[[int], None]
 
 @pytest.fixture
 def cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[Use]:
-    monkeypatch.setattr(engine_module, "ROWS_OF_A_PART", 2)
+    monkeypatch.setattr(decode, "ROWS_OF_A_PART", 2)
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
@@ -66,5 +70,69 @@ def test_what_the_model_attended_with_before_is_restored(cores: Use) -> None:
 
 def test_frequencies_of_the_longest_position_are_not_computed_by_two_threads_at_once(cores: Use) -> None:
     cores(2)
-    assert len(make_engine(tiny("llama"))._parts(256)) == 2
-    assert len(make_engine(with_moving_rope())._parts(256)) == 1
+    assert len(make_engine(tiny("llama")).decoder.parts(256)) == 2
+    assert len(make_engine(with_moving_rope()).decoder.parts(256)) == 1
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of every call of the decoder, the tokens that its rows drew; no call ends because time is over."""
+    monkeypatch.setattr(decode, "PATIENCE", 60)
+    counts: list[int] = []
+    original = Decoder.run
+
+    def noted(self: Decoder, rows: list, version: int, *, once: bool) -> None:
+        before = sum(len(row.token_ids) for row in rows)
+        original(self, rows, version, once=once)
+        counts.append(sum(len(row.token_ids) for row in rows) - before)
+
+    monkeypatch.setattr(Decoder, "run", noted)
+    return counts
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_parts_do_not_wait_for_each_other_until_a_row_is_finished(cores: Use, drawn: list[int], count: int) -> None:
+    cores(count)
+    requests = sampled(1, ignore_eos=True, max_tokens=20)
+    requests[0] = (requests[0][0], Sampling(ignore_eos=True, max_tokens=8))
+    generate(make_engine(tiny("qwen3")), requests)
+    assert sum(drawn) == 5 * 19 + 7
+    if count == 1:
+        assert drawn == [6 * 7, 5 * 12]
+    else:
+        assert len(drawn) < 10  # a part that was ahead of the others when they paused catches up alone
+
+
+def test_who_has_other_work_has_its_turn_after_every_token(drawn: list[int]) -> None:
+    engine, turns = make_engine(tiny("qwen3")), []
+
+    async def tool() -> None:
+        while True:
+            turns.append(len(drawn))
+            await asyncio.sleep(0)
+
+    async def go() -> None:
+        other = asyncio.create_task(tool())
+        await asyncio.gather(*(engine.generate(*request) for request in sampled(1, ignore_eos=True, max_tokens=20)))
+        other.cancel()
+
+    asyncio.run(go())
+    assert drawn == [6] * 19
+    assert set(range(20)) <= set(turns)
+
+
+def test_a_part_that_fails_stops_the_others(cores: Use, drawn: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    cores(2)
+    original, calls = NextTokens.append, []
+
+    def fails(self: NextTokens, rows: list, *arguments: object) -> torch.Tensor:
+        calls.append(len(rows))
+        if len(calls) == 20:
+            raise RuntimeError("no memory")
+        return original(self, rows, *arguments)
+
+    monkeypatch.setattr(NextTokens, "append", fails)
+    engine = make_engine(tiny("qwen3"))
+    with pytest.raises(RuntimeError, match="no memory"):
+        generate(engine, sampled(1, ignore_eos=True, max_tokens=50))
+    assert len(calls) < 50 and not engine.busy

@@ -138,6 +138,7 @@ def test_keys_of_other_weights_or_that_were_freed_are_not_used(between, computed
     assert second_turn(make_engine(tiny("qwen3")), between) == computed
 
 
+@pytest.mark.usefixtures("token_by_token")
 def test_a_row_that_saw_two_versions_is_not_gone_on_from():
     engine, prompt = make_engine(tiny("qwen3")), random_ids([10], seed=3).tolist()
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hone.errors import UserError
-from hone.training.micro_batches import MicroBatching, Prompts, divided
+from hone.training.micro_batches import MicroBatching, Prompts
 
 lengths_lists = st.lists(st.integers(1, 40), max_size=30)
 
@@ -68,19 +68,3 @@ def test_ranks_that_share_sequences_hold_as_many_times_the_budget_together():
     assert shared.plan([3, 17]) == [[1, 0]]
     with pytest.raises(UserError, match=r"some\.key=10 .* 21 tokens, shared by 2 ranks; set it to 11 or more"):
         shared.plan([21])
-
-
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.integers(1, 4), st.integers(1, 5))
-def test_parts_of_a_micro_batch_are_runs_of_its_rows_that_keep_families_whole(lengths, parts, kinds):
-    rows = list(range(len(lengths)))
-    families = sorted(row % kinds for row in rows)
-    for prompts in (None, Prompts([0] * len(rows), families)):
-        runs = divided(rows, parts, lengths, prompts)
-        assert [row for run in runs for row in run] == rows
-        assert all(runs) and len(runs) <= parts
-        heaviest = max(sum(lengths[row] for row in run) for run in runs)
-        units = lengths
-        if prompts and len(set(families)) > 1:
-            assert all(families[a[-1]] != families[b[0]] for a, b in zip(runs, runs[1:]))
-            units = [sum(n for n, own in zip(lengths, families) if own == family) for family in set(families)]
-        assert heaviest <= sum(lengths) / parts + 1.5 * max(units)

@@ -1,4 +1,4 @@
-"""On a CPU the parts of a micro-batch run in threads side by side. Neither their number nor their timing may show."""
+"""On a CPU micro-batches are cut finer and run in threads side by side: neither their number nor their timing shows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hone.batch import Batch
-from hone.training import engine as engine_module
+from hone.training import side_by_side
 from hone.training.engine import TorchEngine
 from hone.training.micro_batches import MicroBatching
 from hone.training.outputs import ForwardOptions
@@ -21,7 +21,7 @@ Use = Callable[[int], None]
 
 @pytest.fixture
 def cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[Use]:
-    monkeypatch.setattr(engine_module, "TOKENS_OF_A_PART", 4)
+    monkeypatch.setattr(side_by_side, "WORTH_A_THREAD", 4)
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
@@ -38,9 +38,8 @@ def batch_with_prompts() -> Batch:
     return make_batch().with_rows(prompt_length=torch.tensor(PROMPTS))
 
 
-def parts_of(engine: TorchEngine) -> int:
-    batch = batch_with_prompts()
-    return max(len(parts) for parts in engine._micro_batches(batch, engine.train, "loss_mask"))
+def at_once(engine: TorchEngine) -> int:
+    return max(passes.at_once for passes in engine._passes(batch_with_prompts(), engine.train, "loss_mask"))
 
 
 @pytest.mark.parametrize("options", [{}, {"packed": False}, {"shared_prompts": True}], ids=str)
@@ -52,7 +51,7 @@ def test_gradients_metrics_and_scores_are_those_of_one_thread(cores: Use, micro:
         cores(count)
         engine = make_engine(MICRO[micro], **options)
         found.append((*gradient_of(engine, batch, POLICY), engine.forward(batch, {"logprobs", "entropy"})))
-        assert parts_of(engine) <= count
+        assert at_once(engine) <= count
     for gradient, metrics, scores in found[1:]:
         assert (gradient - found[0][0]).norm() < 1e-5 * found[0][0].norm()
         assert metrics == pytest.approx(found[0][1], rel=1e-4, abs=1e-6)
@@ -60,9 +59,9 @@ def test_gradients_metrics_and_scores_are_those_of_one_thread(cores: Use, micro:
             torch.testing.assert_close(scores[name], found[0][2][name], rtol=1e-5, atol=1e-5)
 
 
-def test_the_parts_run_side_by_side_and_the_same_work_gives_the_same_bits(cores: Use) -> None:
+def test_they_run_side_by_side_and_the_same_work_gives_the_same_bits(cores: Use) -> None:
     cores(4)
-    assert parts_of(make_engine(MICRO["all"])) == 4
+    assert at_once(make_engine(MICRO["all"])) == 4
     gradients = [gradient_of(make_engine(MICRO["all"]), make_batch(), POLICY)[0] for _ in range(20)]
     assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
 
@@ -72,7 +71,7 @@ def test_a_model_with_dropout_runs_alone(cores: Use) -> None:
     cores(4)
     engine = make_engine(MICRO["all"])
     engine.model.config.attention_dropout = 0.1
-    assert parts_of(engine) == 1
+    assert at_once(engine) == 1
 
 
 def test_checkpointed_layers_are_computed_again_by_their_own_thread(cores: Use) -> None:
@@ -85,7 +84,7 @@ def test_checkpointed_layers_are_computed_again_by_their_own_thread(cores: Use) 
     assert (gradient - expected).norm() < 1e-5 * expected.norm()
 
 
-def test_an_error_in_a_part_reaches_the_caller(cores: Use) -> None:
+def test_an_error_in_a_thread_reaches_the_caller(cores: Use) -> None:
     cores(2)
     batch = make_batch()
     batch = batch.only([name for name in batch.tokens if name != "ref_logprobs"])
@@ -93,7 +92,7 @@ def test_an_error_in_a_part_reaches_the_caller(cores: Use) -> None:
         gradient_of(make_engine(MICRO["all"]), batch, POLICY)
 
 
-def test_nothing_is_trained_twice_when_some_parts_have_no_trained_token(cores: Use) -> None:
+def test_nothing_is_trained_twice_when_some_micro_batches_have_no_trained_token(cores: Use) -> None:
     batch = make_batch()
     mask = batch["loss_mask"].clone()
     mask[: int(batch.offsets[4])] = 0

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from hone.errors import UserError
+from hone.models.heads import LogitHead
 from hone.rollout.hf import HFEngine
 from hone.rollout.interface import Completion
 from hone.training.engine import TorchEngine
@@ -35,7 +36,7 @@ class StaleHead(HFEngine):
     async def update_weights(self, weights, version):
         kept = self.model.get_output_embeddings().weight.clone()
         self.model.get_output_embeddings().weight = torch.nn.Parameter(kept)
-        self.head = type(self.head).of(self.model)
+        self.next_tokens.head = LogitHead.of(self.model)
         names = ("lm_head.weight",)
         await super().update_weights([(n, t) for n, t in weights if n not in names], version)
 
@@ -116,10 +117,10 @@ def test_never_looks_at_nothing():
 def test_sixteen_bits_are_allowed_to_differ_by_their_rounding():
     assert allowed_difference(torch.float32, torch.float32) < allowed_difference(torch.float32, torch.bfloat16)
     bench = Bench(HFEngine)
-    bench.engine.compute_dtype = torch.bfloat16
+    bench.engine.next_tokens.compute_dtype = torch.bfloat16
     with pytest.raises(UserError):
         bench.hand_over(0)
     bench = Bench(HFEngine)
-    bench.engine.compute_dtype = torch.bfloat16
+    bench.engine.next_tokens.compute_dtype = torch.bfloat16
     bench.probe.allowed = allowed_difference(torch.bfloat16)
     bench.hand_over(0)

@@ -86,6 +86,7 @@ def test_order_of_arrival_and_number_of_slots_change_no_trajectory():
         assert few[index].logprobs == pytest.approx(trajectory.logprobs, abs=1e-5)
 
 
+@pytest.mark.usefixtures("token_by_token")
 def test_short_trajectories_are_handed_out_while_long_ones_still_run():
     stream = make_stream()
     long, short = tasks(1, max_tokens=50)[0], tasks(1, max_tokens=1)[1]

@@ -19,20 +19,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hone.errors import UserError
-from hone.models.attention import Layout, layout_attention, supports_layouts
-from hone.models.heads import LogitHead
-from hone.models.rope import moving_rope
-from hone.models.threads import run_side_by_side, side_by_side
-from hone.rollout.hf.cache import DecodeLayout, Piece, PrefillLayout, SlotCache
-from hone.rollout.hf.next_tokens import Drawn, draw, next_logits
+from hone.models.attention import supports_layouts
+from hone.rollout.hf.cache import Piece, PrefillLayout, SlotCache
+from hone.rollout.hf.decode import Decoder
+from hone.rollout.hf.next_tokens import NextTokens
 from hone.rollout.hf.request import Prompt, Request, admissible
 from hone.rollout.hf.sampling import RowSampling
 from hone.rollout.hf.slots import Moves, Slots
 from hone.rollout.interface import Completion, Sampling
-from hone.rollout.requests import check_request, no_distribution
+from hone.rollout.requests import check_request
 from hone.rollout.stop import StopReader
-
-ROWS_OF_A_PART = 64  # fewer are not worth a thread
 
 
 class HFEngine:
@@ -64,21 +60,20 @@ class HFEngine:
                 "called through transformers' registry; choose another rollout.name"
             )
         self.model = model
-        self.head = LogitHead.of(model)
+        self.next_tokens = NextTokens(model, compute_dtype)
         self.eos_token_ids = frozenset(eos_token_ids)
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
         self.enable_chunked_prefill = enable_chunked_prefill
-        self.compute_dtype = compute_dtype
         self.cache = SlotCache()
+        self.decoder = Decoder(self.next_tokens, self.cache)
         self.waiting: deque[Request] = deque()
         self.prompts: list[Prompt] = []  # that are being computed
         self.slots = Slots()
         self.version = self.prompt_tokens = 0
         self._stops = StopReader(tokenizer)
         self._loop: asyncio.Task[None] | None = None
-        self._sampling: RowSampling | None = None  # of the running rows
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         check_request(prompt_ids, sampling, self.max_model_len)
@@ -114,7 +109,7 @@ class HFEngine:
         return bool(self.slots.running or self.prompts)
 
     async def _run(self) -> None:
-        """Every pass takes waiting requests in, computes prompts up to the budget, and draws a token of every row."""
+        """Every pass takes waiting requests in, computes prompts up to the budget, and draws tokens of every row."""
         try:
             while self.waiting or self.busy:
                 self._drop_cancelled()
@@ -144,7 +139,7 @@ class HFEngine:
     def _forget(self) -> None:
         """All rows and their keys, which may be wrong after an error."""
         self.prompts.clear()
-        self.slots, self._sampling = Slots(), None
+        self.slots, self.decoder.sampling = Slots(), None
         self.cache.clear()
 
     def _drop_cancelled(self) -> None:
@@ -210,61 +205,35 @@ class HFEngine:
             prompt.done += piece.length
         self.prompt_tokens += len(ids)
         drawn = [(r, end - 1) for p, end in zip(self.prompts, ends, strict=True) if not p.left for r in p.requests]
+        device = self.next_tokens.device
         pick = torch.tensor([place for _, place in drawn], dtype=torch.int64)
-        logits = self._logits(ids, PrefillLayout(self.cache, pieces, self.model.device), pick)
+        layout = PrefillLayout(self.cache, pieces, device)
+        logits = self.next_tokens.logits(torch.tensor(ids, device=device), layout, pick)
         if drawn:
             rows = [row for row, _ in drawn]
-            sampling = RowSampling.of([row.sampling_now for row in rows], logits.device)
-            self._append(rows, draw(rows, logits, sampling))
+            sampling = RowSampling.of([row.sampling_now for row in rows], device)
+            self.next_tokens.append(rows, logits, sampling, self.version)
             self.prompts = [prompt for prompt in self.prompts if prompt.left]
             self._move(self.slots.start(row for row in rows if row.stop_reason is None))
             self._leave([row for row in rows if row.stop_reason is not None])
 
     def _decode(self) -> None:
         rows = self.running
-        device = self.model.device
-        if self._sampling is None:
-            self._sampling = RowSampling.of([row.sampling_now for row in rows], device)
-        sampling = self._sampling
-
-        def draw_part(part: slice) -> Drawn:
-            positions = torch.tensor([row.cached for row in rows[part]])
-            layout = DecodeLayout(self.cache, positions.to(device), int(positions.max()), part.start)
-            logits = self._logits([row.token_ids[-1] for row in rows[part]], layout, None)
-            return draw(rows[part], logits, sampling.of_rows(part))
-
-        with layout_attention(self.model):
-            self._append(rows, Drawn.joined(run_side_by_side(draw_part, self._parts(len(rows)))))
+        self.decoder.run(rows, self.version, once=bool(self.prompts) or self._others_have_work())
         finished = [row for row in rows if row.stop_reason is not None]
         if finished:
             self._move(self.slots.stop(finished))
             self._leave(finished)
 
-    def _parts(self, rows: int) -> list[slice]:
-        """The running rows in the parts that are computed side by side."""
-        apart = self.model.device.type == "cpu" and moving_rope(self.model) is None
-        count = max(min(side_by_side(), rows // ROWS_OF_A_PART), 1) if apart else 1
-        return [slice(rows * i // count, rows * (i + 1) // count) for i in range(count)]
-
-    def _logits(self, input_ids: list[int], layout: Layout, pick: Tensor | None) -> Tensor:
-        """Runs the tokens; `pick` names those whose states predict the rows' next ones."""
-        if self.model.training:
-            self.model.eval()
-        ids = torch.tensor(input_ids, device=self.model.device)
-        return next_logits(self.model, self.head, ids, layout, pick, self.compute_dtype)
-
-    def _append(self, rows: list[Request], drawn: Drawn) -> None:
-        """Gives each of the rows its next token; those that it ends are answered."""
-        if not drawn.finite:
-            raise no_distribution(self.version, str(self.compute_dtype).removeprefix("torch."))
-        for row, token, logprob in zip(rows, drawn.tokens, drawn.logprobs, strict=True):
-            row.append(token, logprob, self.version)
-            if row.stop_reason is not None:
-                row.finish()
+    def _others_have_work(self) -> bool:
+        """Whether a task of this loop may do something else than wait for completions, such as call a tool. Two always
+        do: the engine's own, and the one that waits for all of them."""
+        return len(asyncio.all_tasks()) > len(self._in_slots()) + len(self.waiting) + 2
 
     def _leave(self, rows: list[Request]) -> None:
-        """Finished rows are parked, unless some of their keys are of older weights."""
+        """Finished rows are answered, and parked unless some of their keys are of older weights."""
         for row in rows:
+            row.finish()
             if row.version == self.version:
                 self.slots.park(row)
             else:
@@ -272,7 +241,7 @@ class HFEngine:
 
     def _move(self, moves: Moves) -> None:
         """After the running rows have changed."""
-        self._sampling = None
+        self.decoder.sampling = None
         if moves:
             rows = self.slots.rows
             self.cache.copy(moves, max(row.cached for _, target in moves if (row := rows[target]) is not None))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,47 +16,43 @@ from hone.models.heads import LogitHead
 from hone.models.precision import autocast
 from hone.rollout.hf.request import Request
 from hone.rollout.hf.sampling import RowSampling, penalise_repetition, sample, uniforms
+from hone.rollout.requests import no_distribution
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """The next token of each of some rows, and its log-prob."""
+class NextTokens:
+    """A model that gives rows their next tokens."""
 
-    tokens: list[int]
-    logprobs: list[float]
-
-    @classmethod
-    def joined(cls, parts: Sequence[Drawn]) -> Drawn:
-        return cls([t for part in parts for t in part.tokens], [p for part in parts for p in part.logprobs])
+    def __init__(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
+        self.model = model
+        self.head = LogitHead.of(model)
+        self.compute_dtype = compute_dtype
 
     @property
-    def finite(self) -> bool:
-        """One NaN among a row's logits is in all of its log-probs."""
-        return math.isfinite(sum(self.logprobs))
+    def device(self) -> torch.device:
+        return self.model.device
 
+    @torch.no_grad()
+    def logits(self, input_ids: Tensor, layout: Layout, pick: Tensor | None) -> Tensor:
+        """Logits [rows, V] of the tokens that follow those at `pick` of the layout; None: at all of them."""
+        if self.model.training:
+            self.model.eval()
+        with layout_attention(self.model), autocast(self.device, self.model.dtype, self.compute_dtype):
+            hidden = run_layout(self.model, input_ids, layout, None if pick is None else pick.to(self.device))
+            return self.head.logits(hidden)
 
-@torch.no_grad()
-def next_logits(
-    model: PreTrainedModel,
-    head: LogitHead,
-    input_ids: Tensor,
-    layout: Layout,
-    pick: Tensor | None,
-    compute_dtype: torch.dtype,
-) -> Tensor:
-    """Logits [rows, V] of the tokens that follow those at `pick` of the layout; None: at all of them."""
-    with layout_attention(model), autocast(input_ids.device, model.dtype, compute_dtype):
-        hidden = run_layout(model, input_ids, layout, None if pick is None else pick.to(input_ids.device))
-        return head.logits(hidden)
-
-
-@torch.no_grad()
-def draw(rows: Sequence[Request], logits: Tensor, sampling: RowSampling) -> Drawn:
-    """logits [rows, V] of the rows' next tokens, which are drawn with their sampling parameters."""
-    if sampling.penalises:
-        seen = [[*r.prompt_ids, *r.token_ids] for r in rows]
-        logits = penalise_repetition(logits, seen, [r.sampling.repetition_penalty for r in rows])
-    positions = np.array([len(r.token_ids) for r in rows], dtype=np.uint64)
-    uniform = torch.from_numpy(uniforms(sampling.seeds, positions)).to(logits.device)
-    tokens, logprobs = sample(logits, sampling, uniform)
-    return Drawn(tokens.tolist(), logprobs.tolist())
+    @torch.no_grad()
+    def append(self, rows: Sequence[Request], logits: Tensor, sampling: RowSampling, version: int) -> Tensor:
+        """Draws the rows' next tokens [rows] from logits [rows, V] of weights of this version, and gives them to the
+        rows."""
+        if sampling.penalises:
+            seen = [[*r.prompt_ids, *r.token_ids] for r in rows]
+            logits = penalise_repetition(logits, seen, [r.sampling.repetition_penalty for r in rows])
+        positions = np.array([len(r.token_ids) for r in rows], dtype=np.uint64)
+        uniform = torch.from_numpy(uniforms(sampling.seeds, positions)).to(logits.device)
+        tokens, logprobs = sample(logits, sampling, uniform)
+        drawn = list(zip(tokens.tolist(), logprobs.tolist(), strict=True))
+        if not math.isfinite(sum(logprob for _, logprob in drawn)):  # one NaN among a row's logits is in all of its own
+            raise no_distribution(version, str(self.compute_dtype).removeprefix("torch."))
+        for row, (token, logprob) in zip(rows, drawn, strict=True):
+            row.append(token, logprob, version)
+        return tokens

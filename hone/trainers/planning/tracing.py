@@ -21,9 +21,8 @@ from transformers import PreTrainedModel
 
 from hone.errors import UserError
 from hone.models.attention import Layout
-from hone.models.heads import LogitHead
 from hone.rollout.hf.cache import DecodeLayout, Piece, PrefillLayout, SlotCache
-from hone.rollout.hf.next_tokens import next_logits
+from hone.rollout.hf.next_tokens import NextTokens
 from hone.rollout.hf.sampling import RowSampling, sample
 from hone.rollout.interface import Sampling
 from hone.trainers.planning.passes import Micro
@@ -160,16 +159,16 @@ class Tracer:
     def _generate(self, compute: torch.dtype, admitted: Sequence[Micro], longest_piece: int) -> int:
         """Bytes of the cache. Of the prompts only the first and the last are run, which have the least and the most
         beside them."""
-        model, cache = self.model.eval(), SlotCache()
-        head, longest, running = LogitHead.of(model), max(admitted[0].lengths), 0
+        next_tokens, cache = NextTokens(self.model, compute), SlotCache()
+        longest, running = max(admitted[0].lengths), 0
         for i, micro in enumerate(admitted):
             first, running = running, running + len(micro.lengths)
             cache.reserve(running, longest)
             if i in (0, len(admitted) - 1):
                 ids, layout, pick = _prefill(cache, micro, first, longest_piece)
-                _draw(next_logits(model, head, ids, layout, pick, compute))
+                _draw(next_tokens.logits(ids, layout, pick))
         layout = DecodeLayout(cache, torch.full((running,), longest - 1), longest - 1)
-        _draw(next_logits(model, head, _ids(running), layout, None, compute))
+        _draw(next_tokens.logits(_ids(running), layout, None))
         return cache.nbytes
 
     def _over_depths(self, run: Callable[[], tuple[int, int]]) -> _Traced:

@@ -26,7 +26,7 @@ Planner = Callable[..., Plan]
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
+def seen(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> dict[str, list[Any]]:
     """What a run did, in order: optimiser steps and scoring passes with their micro-batches, generated trajectories,
     validations and checkpoints with their steps."""
     found: dict[str, list[Any]] = {name: [] for name in ("steps", "scored", "micro", "generated", "validated", "saved")}
@@ -40,13 +40,13 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
 
         monkeypatch.setattr(cls, method, noted)
 
-    def micro_batches(self: TorchEngine, batch: Batch, batching: MicroBatching, mask: str) -> Any:
-        made = list(original(self, batch, batching, mask))
-        found["micro"].append(len(made))
-        return iter(made)
+    def passes(self: TorchEngine, batch: Batch, batching: MicroBatching, mask: str) -> Any:
+        made = original(self, batch, batching, mask)
+        found["micro"].append(sum(len(each.plan) for each in made))
+        return made
 
-    original = TorchEngine._micro_batches
-    monkeypatch.setattr(TorchEngine, "_micro_batches", micro_batches)
+    original = TorchEngine._passes
+    monkeypatch.setattr(TorchEngine, "_passes", passes)
     watch(TorchEngine, "_watched_step", lambda self, batch, *_: found["steps"].append(len(batch)))
     watch(TorchEngine, "forward", lambda self, batch, *_: found["scored"].append(len(batch)))
     watch(RolloutWorker, "rollout", lambda self, tasks: found["generated"].append(len(tasks)))

@@ -77,7 +77,8 @@ class Measured:
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
+def measured(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Measured:
+    """In one thread, as PeakMemory sees no others."""
     found = Measured()
     step, forward, rollout = TorchEngine._watched_step, TorchEngine.forward, RolloutWorker.rollout
 

@@ -1,0 +1,73 @@
+"""Micro-batches cut finer, so that several can be computed side by side in the memory that one may take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hone.training.micro_batches import MicroBatching, Prompts
+
+WORTH_A_THREAD = 256  # tokens
+
+
+@dataclass(frozen=True)
+class Passes:
+    """plan: the rows of each micro-batch, of which `at_once` are computed at a time"""
+
+    at_once: int
+    plan: list[list[int]]
+
+
+def cut_finer(batching: MicroBatching, lengths: Sequence[int], prompts: Prompts | None, most: int) -> list[Passes]:
+    """`batching.plan` for up to `most` threads: what they compute at a time keeps within the limit of one micro-batch,
+    and all get about as much to do. Rows too long to share that limit come first, one micro-batch after the other."""
+    most = min(most, _threads_worth(batching, lengths))
+    if most < 2:
+        return [Passes(1, batching.plan(lengths, prompts))]
+    if batching.max_tokens is None:
+        size = _even(len(lengths), batching.size // most, most)
+        return [Passes(most, replace(batching, size=size).plan(lengths, prompts))]
+    limit = batching.max_tokens // most
+    long, short = (_Rows.of(lengths, prompts, longer, limit) for longer in (True, False))
+    passes = Passes(1, long.plan(batching)), Passes(most, short.plan(short.evenly(batching, limit, most)))
+    return [each for each in passes if each.plan]
+
+
+def _threads_worth(batching: MicroBatching, lengths: Sequence[int]) -> int:
+    """How many threads the tokens of one micro-batch keep busy."""
+    total = sum(lengths)
+    if batching.max_tokens is not None:
+        return min(total, batching.max_tokens) // WORTH_A_THREAD
+    size = min(batching.size, len(lengths))
+    return min(size, total * size // max(len(lengths), 1) // WORTH_A_THREAD)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some of the sequences: their rows, lengths and prompts."""
+
+    rows: list[int]
+    lengths: list[int]
+    prompts: Prompts | None
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], prompts: Prompts | None, longer: bool, limit: int) -> _Rows:
+        """Those that are longer than the limit, or those that are not."""
+        rows = [row for row, length in enumerate(lengths) if (length > limit) == longer]
+        return cls(rows, [lengths[row] for row in rows], prompts.of_rows(rows) if prompts else None)
+
+    def plan(self, batching: MicroBatching) -> list[list[int]]:
+        return [[self.rows[i] for i in part] for part in batching.plan(self.lengths, self.prompts)]
+
+    def evenly(self, batching: MicroBatching, limit: int, most: int) -> MicroBatching:
+        """Micro-batches of up to `limit` tokens, as many for each of `most` threads."""
+        tokens = sum(self.lengths) - (self.prompts.repeated if self.prompts else 0)
+        # A micro-batch ends with the last row that fits: half a row above the mean, they come out as the mean.
+        budget = _even(tokens, limit, most) + max(self.lengths, default=0) // 2
+        return replace(batching, max_tokens=max(min(budget, limit), max(self.lengths, default=1)))
+
+
+def _even(total: int, limit: int, most: int) -> int:
+    """How much each of the fewest equal pieces has, of at most `limit`, when their number is a multiple of `most`."""
+    rounds = -(-total // (limit * most))
+    return -(-total // (max(rounds, 1) * most))
