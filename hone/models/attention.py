@@ -143,10 +143,17 @@ def visible_attention(
 def masked_attention(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor, *, scale: float, softcap: float | None
 ) -> Tensor:
-    """Attention written out: `visible` is a boolean mask that broadcasts to [rows, kv_heads, queries per head, keys].
+    """`masked_weights` times v -> [rows, heads, Q, width of v]. Kept to what TorchScript understands."""
+    weights = masked_weights(q, k, visible, scale=scale, softcap=softcap)
+    return (weights.to(v.dtype) @ v).reshape(q.shape[0], q.shape[1], q.shape[2], v.shape[-1])
 
-    q [rows, heads, Q, D] -> [rows, heads, Q, width of v]; query heads that share a kv head are laid along the query
-    axis, so keys are never copied. Kept to what TorchScript understands.
+
+def masked_weights(q: Tensor, k: Tensor, visible: Tensor, *, scale: float, softcap: float | None) -> Tensor:
+    """What every query makes of every key, fp32 [rows, kv_heads, heads per kv head * Q, K]: query heads that share a kv
+    head are laid along the query axis, so keys are never copied.
+
+    q [rows, heads, Q, D], k [rows, kv_heads, K, D]; `visible` is a boolean mask that broadcasts to [rows, kv_heads, Q,
+    K]. Kept to what TorchScript understands.
     """
     rows, heads, queries, width = q.shape
     kv_heads = k.shape[1]
@@ -157,5 +164,4 @@ def masked_attention(
         scores = softcap * torch.tanh(scores / softcap)
     if queries > 1 and visible.shape[-2] > 1:
         visible = visible.repeat(1, 1, groups, 1)
-    weights = scores.masked_fill_(~visible, float("-inf")).softmax(-1, dtype=torch.float32).to(v.dtype)
-    return (weights @ v).reshape(rows, heads, queries, v.shape[-1])
+    return scores.masked_fill_(~visible, float("-inf")).softmax(-1, dtype=torch.float32)

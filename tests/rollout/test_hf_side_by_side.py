@@ -12,7 +12,7 @@ import torch
 from hone.rollout.hf import decode
 from hone.rollout.hf.cache import DecodeLayout
 from hone.rollout.hf.decode import Decoder
-from hone.rollout.hf.next_tokens import NextTokens
+from hone.rollout.hf.next_tokens import Drawn, NextTokens
 from hone.rollout.interface import Sampling
 from tests.models.test_recorded import with_moving_rope
 from tests.models_of_families import FAMILIES, tiny
@@ -98,7 +98,7 @@ def test_parts_do_not_wait_for_each_other_until_a_row_is_finished(cores: Use, dr
     generate(make_engine(tiny("qwen3")), requests)
     assert sum(drawn) == 5 * 19 + 7
     if count == 1:
-        assert drawn == [6 * 7, 5 * 12]
+        assert drawn == [6, 6 * 6, 5 * 12]  # the first shows how long a token takes
     else:
         assert len(drawn) < 10  # a part that was ahead of the others when they paused catches up alone
 
@@ -123,15 +123,15 @@ def test_who_has_other_work_has_its_turn_after_every_token(drawn: list[int]) -> 
 
 def test_a_part_that_fails_stops_the_others(cores: Use, drawn: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     cores(2)
-    original, calls = NextTokens.append, []
+    original, calls = NextTokens.draw, []
 
-    def fails(self: NextTokens, rows: list, *arguments: object) -> torch.Tensor:
+    def fails(self: NextTokens, rows: list, *arguments: object, **options: object) -> Drawn:
         calls.append(len(rows))
         if len(calls) == 20:
             raise RuntimeError("no memory")
-        return original(self, rows, *arguments)
+        return original(self, rows, *arguments, **options)
 
-    monkeypatch.setattr(NextTokens, "append", fails)
+    monkeypatch.setattr(NextTokens, "draw", fails)
     engine = make_engine(tiny("qwen3"))
     with pytest.raises(RuntimeError, match="no memory"):
         generate(engine, sampled(1, ignore_eos=True, max_tokens=50))

@@ -7,8 +7,9 @@ send or cancel a request have waited long enough.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from threading import Event
-from time import monotonic
+from time import perf_counter
 
 import torch
 
@@ -16,12 +17,12 @@ from hone.models.attention import layout_attention
 from hone.models.rope import moving_rope
 from hone.models.threads import run_side_by_side, side_by_side
 from hone.rollout.hf.cache import DecodeLayout, SlotCache
-from hone.rollout.hf.next_tokens import NextTokens
+from hone.rollout.hf.next_tokens import Drawn, NextTokens, append
 from hone.rollout.hf.request import Request
 from hone.rollout.hf.sampling import RowSampling
 
 ROWS_OF_A_PART = 64  # fewer are not worth a thread
-PATIENCE = 0.1  # seconds
+PATIENCE = 0.5  # seconds
 
 
 class Decoder:
@@ -31,25 +32,26 @@ class Decoder:
         self.next_tokens = next_tokens
         self.cache = cache
         self.sampling: RowSampling | None = None
+        self._seconds = inf  # that a token of every row took last
 
     def run(self, rows: Sequence[Request], version: int, *, once: bool) -> None:
         """Every row, r in slot r, draws a token; unless `once` they go on until one of them is finished."""
         if self.sampling is None:
             self.sampling = RowSampling.of([row.sampling_now for row in rows], self.next_tokens.device)
         sampling, parts = self.sampling, self.parts(len(rows))
-        pause, until = Event(), monotonic() + (0 if once else PATIENCE)
+        most = 1 if once else max(1, int(PATIENCE / self._seconds))
+        pause, begun = Event(), perf_counter()
 
-        def run_part(part: slice) -> None:
+        def run_part(part: slice) -> int:
             try:
                 running = _Part(self.next_tokens, self.cache, rows[part], part.start, sampling.of_rows(part))
-                running.draw(version)
-                while not (pause.is_set() or running.ended or monotonic() >= until):
-                    running.draw(version)
+                return running.draw(version, most, pause)
             finally:
                 pause.set()  # for all parts
 
         with layout_attention(self.next_tokens.model):
-            list(run_side_by_side(run_part, parts, len(parts)))
+            drawn = list(run_side_by_side(run_part, parts, len(parts)))
+        self._seconds = (perf_counter() - begun) / max(drawn)
 
     def parts(self, rows: int) -> list[slice]:
         """The running rows in the parts that are computed side by side."""
@@ -59,7 +61,8 @@ class Decoder:
 
 
 class _Part:
-    """Rows in consecutive slots, from `first` on."""
+    """Rows in consecutive slots, from `first` on. They get their tokens together at the end, since Python takes long
+    over them: they are looked at one by one only when one of them may be finished."""
 
     def __init__(
         self, next_tokens: NextTokens, cache: SlotCache, rows: Sequence[Request], first: int, sampling: RowSampling
@@ -69,13 +72,22 @@ class _Part:
         self.longest = max(cached)
         self.positions = torch.tensor(cached, device=device)  # [rows] of their last tokens, which are not in the cache
         self.tokens = torch.tensor([row.token_ids[-1] for row in rows], device=device)
+        one_by_one = sampling.penalises or any(row.stop_strings is not None for row in rows)
+        self.room = 1 if one_by_one else min(row.room for row in rows)
+        self.endings = torch.tensor(sorted(frozenset().union(*(row.stop_ids for row in rows))), device=device)
 
-    def draw(self, version: int) -> None:
-        layout = DecodeLayout(self.cache, self.positions, self.longest, self.first)
-        logits = self.next_tokens.logits(self.tokens, layout, None)
-        self.tokens = self.next_tokens.append(self.rows, logits, self.sampling, version)
-        self.positions, self.longest = self.positions + 1, self.longest + 1
+    def draw(self, version: int, most: int, pause: Event) -> int:
+        """Gives the rows up to so many tokens each, and returns how many."""
+        drawn: list[Drawn] = []
+        while len(drawn) < min(most, self.room) and not (drawn and (pause.is_set() or self._may_have_ended())):
+            layout = DecodeLayout(self.cache, self.positions, self.longest, self.first)
+            logits = self.next_tokens.logits(self.tokens, layout, None)
+            drawn.append(self.next_tokens.draw(self.rows, logits, self.sampling, version, ahead=len(drawn)))
+            self.tokens = drawn[-1].tokens
+            self.positions, self.longest = self.positions + 1, self.longest + 1
+        append(self.rows, drawn)
+        return len(drawn)
 
-    @property
-    def ended(self) -> bool:
-        return any(row.stop_reason is not None for row in self.rows)
+    def _may_have_ended(self) -> bool:
+        """Whether the last token of a row is one that ends some row."""
+        return bool(torch.isin(self.tokens, self.endings).any())

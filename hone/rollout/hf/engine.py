@@ -22,7 +22,7 @@ from hone.errors import UserError
 from hone.models.attention import supports_layouts
 from hone.rollout.hf.cache import Piece, PrefillLayout, SlotCache
 from hone.rollout.hf.decode import Decoder
-from hone.rollout.hf.next_tokens import NextTokens
+from hone.rollout.hf.next_tokens import NextTokens, append
 from hone.rollout.hf.request import Prompt, Request, admissible
 from hone.rollout.hf.sampling import RowSampling
 from hone.rollout.hf.slots import Moves, Slots
@@ -212,7 +212,7 @@ class HFEngine:
         if drawn:
             rows = [row for row, _ in drawn]
             sampling = RowSampling.of([row.sampling_now for row in rows], device)
-            self.next_tokens.append(rows, logits, sampling, self.version)
+            append(rows, [self.next_tokens.draw(rows, logits, sampling, self.version)])
             self.prompts = [prompt for prompt in self.prompts if prompt.left]
             self._move(self.slots.start(row for row in rows if row.stop_reason is None))
             self._leave([row for row in rows if row.stop_reason is not None])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,6 +18,15 @@ from hone.models.precision import autocast
 from hone.rollout.hf.request import Request
 from hone.rollout.hf.sampling import RowSampling, penalise_repetition, sample, uniforms
 from hone.rollout.requests import no_distribution
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The next token [rows] of each of some rows, its log-prob [rows], and the version of the weights."""
+
+    tokens: Tensor
+    logprobs: Tensor
+    version: int
 
 
 class NextTokens:
@@ -41,18 +51,27 @@ class NextTokens:
             return self.head.logits(hidden)
 
     @torch.no_grad()
-    def append(self, rows: Sequence[Request], logits: Tensor, sampling: RowSampling, version: int) -> Tensor:
-        """Draws the rows' next tokens [rows] from logits [rows, V] of weights of this version, and gives them to the
-        rows."""
+    def draw(
+        self, rows: Sequence[Request], logits: Tensor, sampling: RowSampling, version: int, ahead: int = 0
+    ) -> Drawn:
+        """From logits [rows, V] of weights of this version. Rows of whom nothing is penalised may be `ahead`: have so
+        many tokens more than they were given."""
         if sampling.penalises:
             seen = [[*r.prompt_ids, *r.token_ids] for r in rows]
             logits = penalise_repetition(logits, seen, [r.sampling.repetition_penalty for r in rows])
-        positions = np.array([len(r.token_ids) for r in rows], dtype=np.uint64)
+        positions = np.array([len(r.token_ids) + ahead for r in rows], dtype=np.uint64)
         uniform = torch.from_numpy(uniforms(sampling.seeds, positions)).to(logits.device)
-        tokens, logprobs = sample(logits, sampling, uniform)
-        drawn = list(zip(tokens.tolist(), logprobs.tolist(), strict=True))
-        if not math.isfinite(sum(logprob for _, logprob in drawn)):  # one NaN among a row's logits is in all of its own
+        drawn = Drawn(*sample(logits, sampling, uniform), version)
+        if not math.isfinite(float(drawn.logprobs.sum())):  # one NaN among a row's logits is in all of its log-probs
             raise no_distribution(version, str(self.compute_dtype).removeprefix("torch."))
-        for row, (token, logprob) in zip(rows, drawn, strict=True):
-            row.append(token, logprob, version)
-        return tokens
+        return drawn
+
+
+def append(rows: Sequence[Request], drawn: Sequence[Drawn]) -> None:
+    """Gives the rows what was drawn for them, in this order, all by weights of one version. Only the last token of a
+    row may end it."""
+    tokens, logprobs = (
+        torch.stack([getattr(each, name) for each in drawn], 1).tolist() for name in ("tokens", "logprobs")
+    )
+    for row, of_row, its_logprobs in zip(rows, tokens, logprobs, strict=True):
+        row.extend(of_row, its_logprobs, drawn[0].version)

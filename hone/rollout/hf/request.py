@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -33,6 +33,11 @@ class Request:
         return len(self.prompt_ids) + self.sampling.max_tokens
 
     @property
+    def room(self) -> int:
+        """Tokens until it is as long as it may get."""
+        return self.sampling.max_tokens - len(self.token_ids)
+
+    @property
     def cached(self) -> int:
         """Tokens whose keys and values are in the cache, once it draws: all but the last one."""
         return len(self.prompt_ids) + len(self.token_ids) - 1
@@ -49,13 +54,15 @@ class Request:
             return self.sampling
         return replace(self.sampling, temperature=first, top_k=-1, top_p=1.0, min_p=0.0)
 
-    def append(self, token: int, logprob: float, version: int) -> None:
-        self.token_ids.append(token)
-        self.logprobs.append(logprob)
-        self.versions.append(version)
-        if token in self.stop_ids or (self.stop_strings is not None and self.stop_strings.ended(self.token_ids)):
+    def extend(self, tokens: Sequence[int], logprobs: Sequence[float], version: int) -> None:
+        """Only the last of the tokens may end it."""
+        self.token_ids += tokens
+        self.logprobs += logprobs
+        self.versions += [version] * len(tokens)
+        ended = self.token_ids[-1] in self.stop_ids
+        if ended or (self.stop_strings is not None and self.stop_strings.ended(self.token_ids)):
             self.stop_reason = "stop"
-        elif len(self.token_ids) >= self.sampling.max_tokens:
+        elif not self.room:
             self.stop_reason = "length"
 
     def finish(self) -> None:
