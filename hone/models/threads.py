@@ -19,7 +19,7 @@ Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
 MOST = 4  # with more, threads of small operations would wait for Python's lock
-AHEAD = 2  # pieces that wait to begin or, finished, for an earlier one
+AHEAD = 2  # pieces that may wait to begin or, finished, for an earlier one
 
 
 def side_by_side() -> int:
@@ -27,7 +27,9 @@ def side_by_side() -> int:
     return min(torch.get_num_threads(), MOST)
 
 
-def run_side_by_side(function: Callable[[Piece], Result], pieces: Iterable[Piece], at_once: int) -> Iterator[Result]:
+def run_side_by_side(
+    function: Callable[[Piece], Result], pieces: Iterable[Piece], at_once: int, *, ahead: int = AHEAD
+) -> Iterator[Result]:
     """function(piece) of each, in order, with or without gradients as the caller has it; at most `at_once` of them at a
     time. Pieces are drawn, and results handed out, while others run; after an error none runs any more."""
     if at_once < 2:
@@ -44,15 +46,21 @@ def run_side_by_side(function: Callable[[Piece], Result], pieces: Iterable[Piece
     with _threads(share):
         try:
             for piece in pieces:
-                if len(running) == at_once + AHEAD:
-                    yield running.popleft().result()
+                if len(running) == at_once + ahead:
+                    yield _first(running)
                 running.append(_pool(at_once).submit(run, piece))
             while running:
-                yield running.popleft().result()
+                yield _first(running)
         finally:
             for future in running:
                 future.cancel()
             wait(running)
+
+
+def _first(running: deque[Future[Result]]) -> Result:
+    result = running[0].result()  # one whose wait is interrupted stays among them
+    running.popleft()
+    return result
 
 
 @contextmanager

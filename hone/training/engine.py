@@ -23,7 +23,7 @@ from hone.models.heads import LogitHead
 from hone.models.lora import Adapter
 from hone.models.randomness import is_stochastic
 from hone.models.rope import moving_rope
-from hone.models.threads import run_side_by_side, side_by_side
+from hone.models.threads import AHEAD, run_side_by_side, side_by_side
 from hone.training.micro_batches import MicroBatch, MicroBatching, Prompts
 from hone.training.objective import Loss, Objective, TokenView
 from hone.training.offload import Offload, OffloadOptions
@@ -39,6 +39,7 @@ Gradients = list[tuple[nn.Parameter, Tensor]]  # that are not yet added to the p
 _Pass = tuple[MicroBatch, dict[str, Tensor], Loss, Gradients]
 
 MAX_NONFINITE_STEPS = 3
+SMALL = 2**27  # bytes of gradients, of which a few more may wait to be added
 
 
 class TorchEngine:
@@ -195,10 +196,16 @@ class TorchEngine:
 
         for passes in self._passes(batch, self.train, mask):
             one = partial(run, apart=passes.at_once > 1)
-            for micro, outputs, loss, gradients in run_side_by_side(one, passes.plan, passes.at_once):
+            ahead = AHEAD if self._gradient_bytes < SMALL else 0
+            for micro, outputs, loss, gradients in run_side_by_side(one, passes.plan, passes.at_once, ahead=ahead):
                 for parameter, gradient in gradients:
                     parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad.add_(gradient)
+                gradients.clear()
                 yield micro, outputs, loss
+
+    @property
+    def _gradient_bytes(self) -> int:
+        return sum(p.nbytes for p in self.model.parameters() if p.requires_grad)
 
     def _gradients_apart(self, loss: Tensor) -> Gradients:
         trained = [p for p in self.model.parameters() if p.requires_grad]
@@ -211,10 +218,10 @@ class TorchEngine:
         prompts = Prompts.of(batch) if self.options.shared_prompts else None
         trains = torch.zeros(len(batch), dtype=torch.bool).index_fill_(0, batch.segment_ids[batch[mask].bool()], True)
         cut = cut_finer(batching, batch.lengths.tolist(), prompts, self._at_once)
-        cut = [replace(each, plan=[rows for rows in each.plan if bool(trains[rows].any())]) for each in cut]
+        plans = [[rows for rows in each.plan if bool(trains[rows].any())] for each in cut]
         if self.sharding.whole:
-            return cut
-        (plan,) = (each.plan for each in cut)
+            return [Passes(min(each.at_once, len(plan)), plan) for each, plan in zip(cut, plans, strict=True)]
+        (plan,) = plans
         idle = max(self.ranks.gather(len(plan))) - len(plan)
         return [Passes(1, plan + [[] for _ in range(idle)])]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from hone.training.micro_batches import MicroBatching, Prompts
 
 WORTH_A_THREAD = 256  # tokens
+MORE_TOKENS = 1.1  # of prompts that several micro-batches compute: more is not worth it
 
 
 @dataclass(frozen=True)
@@ -21,16 +22,34 @@ class Passes:
 def cut_finer(batching: MicroBatching, lengths: Sequence[int], prompts: Prompts | None, most: int) -> list[Passes]:
     """`batching.plan` for up to `most` threads: what they compute at a time keeps within the limit of one micro-batch,
     and all get about as much to do. Rows too long to share that limit come first, one micro-batch after the other."""
-    most = min(most, _threads_worth(batching, lengths))
-    if most < 2:
-        return [Passes(1, batching.plan(lengths, prompts))]
+    plain = batching.plan(lengths, prompts)
+    for count in range(min(most, _threads_worth(batching, lengths)), 1, -1):
+        cut = _cut(batching, lengths, prompts, count)
+        if prompts is None or _spares_as_much(cut, plain, lengths, prompts):
+            return cut
+    return [Passes(1, plain)]
+
+
+def _cut(batching: MicroBatching, lengths: Sequence[int], prompts: Prompts | None, count: int) -> list[Passes]:
     if batching.max_tokens is None:
-        size = _even(len(lengths), batching.size // most, most)
-        return [Passes(most, replace(batching, size=size).plan(lengths, prompts))]
-    limit = batching.max_tokens // most
+        size = _even(len(lengths), batching.size // count, count)
+        return [Passes(count, replace(batching, size=size).plan(lengths, prompts))]
+    limit = batching.max_tokens // count
     long, short = (_Rows.of(lengths, prompts, longer, limit) for longer in (True, False))
-    passes = Passes(1, long.plan(batching)), Passes(most, short.plan(short.evenly(batching, limit, most)))
+    passes = Passes(1, long.plan(batching)), Passes(count, short.plan(short.evenly(batching, limit, count)))
     return [each for each in passes if each.plan]
+
+
+def _spares_as_much(cut: list[Passes], plain: list[list[int]], lengths: Sequence[int], prompts: Prompts) -> bool:
+    """Whether prompts are not computed much more often than in the plain plan, nor more tokens at a time."""
+
+    def computed(rows: list[int]) -> int:
+        return sum(lengths[row] for row in rows) - prompts.of_rows(rows).repeated
+
+    whole = [computed(rows) for rows in plain]
+    pieces = [sorted(computed(rows) for rows in passes.plan) for passes in cut]
+    together = max(sum(sizes[-passes.at_once :]) for sizes, passes in zip(pieces, cut, strict=True))
+    return sum(map(sum, pieces)) <= MORE_TOKENS * sum(whole) and together <= MORE_TOKENS * max(whole)
 
 
 def _threads_worth(batching: MicroBatching, lengths: Sequence[int]) -> int:

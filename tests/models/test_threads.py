@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 from collections import Counter
@@ -75,3 +76,18 @@ def test_after_an_error_it_reaches_the_caller_nothing_runs_and_the_cores_come_ba
     assert sorted([*ended, 1]) == sorted(begun)
     assert len(begun) < 10
     assert torch.get_num_threads() == cores
+
+
+def test_who_is_interrupted_leaves_no_piece_running():
+    ended = []
+
+    def work(piece: int) -> None:
+        if piece == 0:
+            time.sleep(0.3)
+            _thread.interrupt_main()
+        time.sleep(0.5)
+        ended.append(piece)
+
+    with pytest.raises(KeyboardInterrupt):
+        list(run_side_by_side(work, [0, 1], 2))
+    assert sorted(ended) == [0, 1]

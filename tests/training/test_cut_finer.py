@@ -90,3 +90,17 @@ def test_one_thread_has_the_plain_plan_and_too_little_work_is_left_to_one(monkey
 def test_a_row_beyond_the_whole_budget_is_named_as_ever():
     with pytest.raises(UserError, match=r"ppo_max_token_len_per_gpu=100 cannot hold a trajectory of 101 tokens"):
         cut_finer(MicroBatching(max_tokens=100), [101, 10, 10], None, 2)
+
+
+LONG_PROMPTS = Prompts([900] * 32, [i // 8 for i in range(32)])
+
+
+@pytest.mark.parametrize("batching", [MicroBatching(max_tokens=4096), MicroBatching(max_tokens=8192), MicroBatching(8)])
+def test_families_are_not_torn_apart_for_the_threads(batching):
+    lengths = [1000] * 32
+    whole = sum(tokens(rows, lengths, LONG_PROMPTS, False) for rows in batching.plan(lengths, LONG_PROMPTS))
+    most = max(tokens(rows, lengths, LONG_PROMPTS, False) for rows in batching.plan(lengths, LONG_PROMPTS))
+    cut = cut_finer(batching, lengths, LONG_PROMPTS, 4)
+    sizes = [[tokens(rows, lengths, LONG_PROMPTS, False) for rows in passes.plan] for passes in cut]
+    assert sum(map(sum, sizes)) <= 1.1 * whole
+    assert max(sum(sorted(own)[-each.at_once :]) for own, each in zip(sizes, cut)) <= 1.1 * most

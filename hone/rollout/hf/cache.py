@@ -177,7 +177,7 @@ class DecodeLayout:
         keys, values = self.cache.tensors(layer)
         heads, columns = keys.shape[1:3]
         places, reads = self._places(heads, columns), None
-        if values.device.type == "cpu" and values.dtype == torch.float32:
+        if values.device.type == "cpu" and values.dtype == torch.float32 and values.numel() < 2**31:
             reads = self._reads(heads, columns, q.shape[1] // heads)
         attend = without_python(attend_to_slots, q.device)
         return attend(q, k, v, keys, values, places, reads, self.first, self.distance, scale, window, softcap)
@@ -193,7 +193,7 @@ class DecodeLayout:
         """[R * heads * groups, K] where all that the query heads of a kv head may see stands in such a rectangle."""
         if (heads, columns, groups) not in self._known:
             seen = torch.arange(self.distance.shape[1], device=self.positions.device)
-            reads = self._begins(heads, columns)[:, :, None, None] + seen
+            reads = (self._begins(heads, columns)[:, :, None, None] + seen).to(torch.int32)
             self._known[heads, columns, groups] = reads.expand(-1, -1, groups, -1).flatten(0, 2)
         return self._known[heads, columns, groups]
 
@@ -227,7 +227,7 @@ def attend_to_slots(
     weights = masked_weights(q[:, :, None], seen[0], visible[:, None, None], scale=scale, softcap=softcap)
     if reads is None:
         return (weights.to(values.dtype) @ seen[1]).reshape(q.shape[0], q.shape[1], values.shape[3])
-    bags = torch.arange(0, reads.numel(), reads.shape[1], device=reads.device)
+    bags = torch.arange(0, reads.numel(), reads.shape[1], device=reads.device, dtype=reads.dtype)
     table, flat = values.view(-1, values.shape[3]), weights.reshape(-1)
     summed = torch.embedding_bag(table, reads.reshape(-1), bags, per_sample_weights=flat)[0]
     return summed.reshape(q.shape[0], q.shape[1], values.shape[3])

@@ -1,7 +1,7 @@
 """The running rows draw one token after another, in parts side by side.
 
-A part does not wait for the others after every token: all go on until a row is finished, or until those who want to
-send or cancel a request have waited long enough.
+A part does not wait for the others after every token, unless some token may end a row: which rows are computed
+together, and with it the last bits of their log-probs, must not depend on which thread is faster.
 """
 
 from __future__ import annotations
@@ -35,23 +35,38 @@ class Decoder:
         self._seconds = inf  # that a token of every row took last
 
     def run(self, rows: Sequence[Request], version: int, *, once: bool) -> None:
-        """Every row, r in slot r, draws a token; unless `once` they go on until one of them is finished."""
+        """Every row, r in slot r, draws a token; unless `once` they go on until one of them may be finished."""
         if self.sampling is None:
-            self.sampling = RowSampling.of([row.sampling_now for row in rows], self.next_tokens.device)
-        sampling, parts = self.sampling, self.parts(len(rows))
-        most = 1 if once else max(1, int(PATIENCE / self._seconds))
-        pause, begun = Event(), perf_counter()
+            self.sampling, self._seconds = (
+                RowSampling.of([row.sampling_now for row in rows], self.next_tokens.device),
+                inf,
+            )
+        begun, parts, failed = perf_counter(), self.parts(len(rows)), Event()
+        most = 1 if once else self._most(rows, self.sampling, parts)
+        running = [
+            _Part(self.next_tokens, self.cache, rows[part], part.start, self.sampling.of_rows(part)) for part in parts
+        ]
 
-        def run_part(part: slice) -> int:
+        def draw(part: _Part) -> list[Drawn]:
             try:
-                running = _Part(self.next_tokens, self.cache, rows[part], part.start, sampling.of_rows(part))
-                return running.draw(version, most, pause)
-            finally:
-                pause.set()  # for all parts
+                return part.draw(version, most, failed)
+            except BaseException:
+                failed.set()
+                raise
 
         with layout_attention(self.next_tokens.model):
-            drawn = list(run_side_by_side(run_part, parts, len(parts)))
-        self._seconds = (perf_counter() - begun) / max(drawn)
+            drawn = list(run_side_by_side(draw, running, len(parts)))
+        for part, of_part in zip(running, drawn, strict=True):
+            append(part.rows, of_part)
+        self._seconds = (perf_counter() - begun) / len(drawn[0])
+
+    def _most(self, rows: Sequence[Request], sampling: RowSampling, parts: Sequence[slice]) -> int:
+        """Tokens that every row may draw before anybody looks at it."""
+        if sampling.penalises or any(row.stop_strings is not None for row in rows):
+            return 1
+        if len(parts) > 1 and any(row.stop_ids for row in rows):
+            return 1
+        return max(1, min(int(PATIENCE / self._seconds), *(row.room for row in rows)))
 
     def parts(self, rows: int) -> list[slice]:
         """The running rows in the parts that are computed side by side."""
@@ -62,7 +77,7 @@ class Decoder:
 
 class _Part:
     """Rows in consecutive slots, from `first` on. They get their tokens together at the end, since Python takes long
-    over them: they are looked at one by one only when one of them may be finished."""
+    over them."""
 
     def __init__(
         self, next_tokens: NextTokens, cache: SlotCache, rows: Sequence[Request], first: int, sampling: RowSampling
@@ -72,22 +87,19 @@ class _Part:
         self.longest = max(cached)
         self.positions = torch.tensor(cached, device=device)  # [rows] of their last tokens, which are not in the cache
         self.tokens = torch.tensor([row.token_ids[-1] for row in rows], device=device)
-        one_by_one = sampling.penalises or any(row.stop_strings is not None for row in rows)
-        self.room = 1 if one_by_one else min(row.room for row in rows)
         self.endings = torch.tensor(sorted(frozenset().union(*(row.stop_ids for row in rows))), device=device)
 
-    def draw(self, version: int, most: int, pause: Event) -> int:
-        """Gives the rows up to so many tokens each, and returns how many."""
+    def draw(self, version: int, most: int, failed: Event) -> list[Drawn]:
+        """Up to so many tokens of every row, fewer when one of them may end a row or another part has failed."""
         drawn: list[Drawn] = []
-        while len(drawn) < min(most, self.room) and not (drawn and (pause.is_set() or self._may_have_ended())):
+        while not drawn or (len(drawn) < most and not failed.is_set() and not self._may_have_ended()):
             layout = DecodeLayout(self.cache, self.positions, self.longest, self.first)
             logits = self.next_tokens.logits(self.tokens, layout, None)
             drawn.append(self.next_tokens.draw(self.rows, logits, self.sampling, version, ahead=len(drawn)))
             self.tokens = drawn[-1].tokens
             self.positions, self.longest = self.positions + 1, self.longest + 1
-        append(self.rows, drawn)
-        return len(drawn)
+        return drawn
 
     def _may_have_ended(self) -> bool:
         """Whether the last token of a row is one that ends some row."""
-        return bool(torch.isin(self.tokens, self.endings).any())
+        return self.endings.numel() > 0 and bool(torch.isin(self.tokens, self.endings).any())

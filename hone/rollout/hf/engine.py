@@ -1,4 +1,4 @@
-"""The `hf` engine: requests join and leave a running batch at every token.
+"""The `hf` engine: requests join and leave a running batch.
 
 A request waits until a slot is free; prompts that are the same (the n samples of a group) are computed once and their
 keys copied to every slot; finished rows leave at once and the gaps are closed, so no row of the batch is ever idle.
@@ -214,13 +214,14 @@ class HFEngine:
             sampling = RowSampling.of([row.sampling_now for row in rows], device)
             append(rows, [self.next_tokens.draw(rows, logits, sampling, self.version)])
             self.prompts = [prompt for prompt in self.prompts if prompt.left]
+            finished = _answered(rows)
             self._move(self.slots.start(row for row in rows if row.stop_reason is None))
-            self._leave([row for row in rows if row.stop_reason is not None])
+            self._leave(finished)
 
     def _decode(self) -> None:
         rows = self.running
         self.decoder.run(rows, self.version, once=bool(self.prompts) or self._others_have_work())
-        finished = [row for row in rows if row.stop_reason is not None]
+        finished = _answered(rows)
         if finished:
             self._move(self.slots.stop(finished))
             self._leave(finished)
@@ -231,9 +232,8 @@ class HFEngine:
         return len(asyncio.all_tasks()) > len(self._in_slots()) + len(self.waiting) + 2
 
     def _leave(self, rows: list[Request]) -> None:
-        """Finished rows are answered, and parked unless some of their keys are of older weights."""
+        """Finished rows are parked, unless some of their keys are of older weights."""
         for row in rows:
-            row.finish()
             if row.version == self.version:
                 self.slots.park(row)
             else:
@@ -245,3 +245,11 @@ class HFEngine:
         if moves:
             rows = self.slots.rows
             self.cache.copy(moves, max(row.cached for _, target in moves if (row := rows[target]) is not None))
+
+
+def _answered(rows: list[Request]) -> list[Request]:
+    """Those of the rows that are finished; they get their answers at once, whatever happens to the others."""
+    finished = [row for row in rows if row.stop_reason is not None]
+    for row in finished:
+        row.finish()
+    return finished
