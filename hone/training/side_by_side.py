@@ -21,13 +21,13 @@ class Passes:
 
 def cut_finer(batching: MicroBatching, lengths: Sequence[int], prompts: Prompts | None, most: int) -> list[Passes]:
     """`batching.plan` for up to `most` threads: what they compute at a time keeps within the limit of one micro-batch,
-    and all get about as much to do. Rows too long to share that limit come first, one micro-batch after the other."""
-    plain = batching.plan(lengths, prompts)
+    and all get about as much to do. Rows too long to share that limit come first, one micro-batch after the other.
+    Where trajectories are counted and share prompts, a few more tokens may be computed at a time (`MORE_TOKENS`)."""
     for count in range(min(most, _threads_worth(batching, lengths)), 1, -1):
         cut = _cut(batching, lengths, prompts, count)
-        if prompts is None or _spares_as_much(cut, plain, lengths, prompts):
+        if prompts is None or _spares_as_much(cut, batching.plan(lengths, prompts), lengths, prompts):
             return cut
-    return [Passes(1, plain)]
+    return [Passes(1, batching.plan(lengths, prompts))]
 
 
 def _cut(batching: MicroBatching, lengths: Sequence[int], prompts: Prompts | None, count: int) -> list[Passes]:

@@ -37,10 +37,8 @@ class Decoder:
     def run(self, rows: Sequence[Request], version: int, *, once: bool) -> None:
         """Every row, r in slot r, draws a token; unless `once` they go on until one of them may be finished."""
         if self.sampling is None:
-            self.sampling, self._seconds = (
-                RowSampling.of([row.sampling_now for row in rows], self.next_tokens.device),
-                inf,
-            )
+            self.sampling = RowSampling.of([row.sampling_now for row in rows], self.next_tokens.device)
+            self._seconds = inf
         begun, parts, failed = perf_counter(), self.parts(len(rows)), Event()
         most = 1 if once else self._most(rows, self.sampling, parts)
         running = [
