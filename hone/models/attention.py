@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from hone.errors import UserError
-from hone.models.rectangles import Rectangles, similar
+from hone.models.rectangles import Rectangles, ranges, similar
 
 IMPLEMENTATION = "hone"
 LAYER_TYPES = {"full_attention", "sliding_attention"}
@@ -105,7 +105,8 @@ class PackedLayout:
     """
 
     def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu") -> None:
-        self.position_ids = torch.cat([torch.arange(n) for n in lengths])[None].to(device)
+        tokens = torch.tensor(lengths, dtype=torch.int64)
+        self.position_ids = ranges(torch.zeros_like(tokens), tokens)[None].to(device)
         self.rectangles = Rectangles(lengths, similar(lengths, range(len(lengths))), device)
 
     def attend(

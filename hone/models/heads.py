@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from hone.models.chosen import EntropyWork, chosen_and_entropy
+
 
 @dataclass(frozen=True)
 class LogitHead:
@@ -84,7 +86,7 @@ def token_logprobs(
     `compiled` fuses what follows the matrix product with torch.compile.
     """
     compute = _compiled_logprobs() if compiled else _logprobs_of
-    want = _Want(temperature, entropy, entropy_grad, memory)
+    want = _Want(temperature, entropy, entropy_grad, memory, compiled)
     if memory.chunk is None:
         return compute(hidden, head, labels, want)
     pieces = [
@@ -101,6 +103,7 @@ class _Want:
     entropy: bool
     entropy_grad: bool
     memory: LogitMemory
+    compiled: bool
 
 
 @cache
@@ -117,6 +120,14 @@ def _logprobs_of(hidden: Tensor, head: LogitHead, labels: Tensor, want: _Want) -
     logits = head.logits(hidden)
     if want.temperature != 1.0:
         logits = logits / want.temperature
+    if want.compiled:
+        return _operations(logits, labels, want)
+    work = EntropyWork(want.entropy_grad, want.memory.entropy_chunk, want.memory.recompute_entropy)
+    return chosen_and_entropy(logits, labels, work if want.entropy else None)
+
+
+def _operations(logits: Tensor, labels: Tensor, want: _Want) -> tuple[Tensor, Tensor | None]:
+    """`chosen_and_entropy` as single operations, which torch.compile fuses itself."""
     if not want.entropy:
         return -F.cross_entropy(logits, labels, reduction="none"), None
     all_logprobs = logits.log_softmax(-1)

@@ -16,7 +16,7 @@ import operator
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -27,6 +27,7 @@ from torch.nn.modules import module as all_modules
 from transformers import PreTrainedModel
 
 from hone.models.attention import Layout, PackedLayout, layout_attention
+from hone.models.fused import fused
 from hone.models.randomness import is_stochastic
 from hone.models.rope import moving_rope
 from hone.models.scripted import COMPILING, as_written, plain
@@ -157,7 +158,9 @@ class _Recording:
         return all(snapshot.unchanged for snapshot in self.snapshots)
 
 
-_RECORDINGS: WeakKeyDictionary[nn.Module, _Recording] = WeakKeyDictionary()
+_Recordings = WeakKeyDictionary[nn.Module, _Recording]
+_LOOKING: _Recordings = WeakKeyDictionary()
+_TRAINING: _Recordings = WeakKeyDictionary()  # with norms and rotary embeddings whose gradients cost less (`fused`)
 _NEVER: WeakSet[nn.Module] = WeakSet()
 
 
@@ -167,8 +170,12 @@ def never_record(model: PreTrainedModel) -> None:
 
 
 def is_recorded(model: PreTrainedModel) -> bool:
-    recording = _RECORDINGS.get(model.base_model)
+    recording = _recordings().get(model.base_model)
     return recording is not None and recording.graphs is not None
+
+
+def _recordings() -> _Recordings:
+    return _TRAINING if torch.is_grad_enabled() else _LOOKING
 
 
 def recorded_states(model: PreTrainedModel, input_ids: Tensor, layout: Layout, read: Tensor | None) -> Tensor | None:
@@ -201,13 +208,14 @@ def _may_replay(model: PreTrainedModel) -> bool:
 
 
 def _recording(model: PreTrainedModel) -> _Recording:
-    recording = _RECORDINGS.get(model.base_model)
+    recordings = _recordings()
+    recording = recordings.get(model.base_model)
     if recording is not None and recording.current:
         return recording
     with COMPILING:
-        recording = _RECORDINGS.get(model.base_model)  # another thread's, by now
+        recording = recordings.get(model.base_model)  # another thread's, by now
         if recording is None or not recording.current:
-            recording = _RECORDINGS[model.base_model] = _record(model, 1 if recording is None else recording.number + 1)
+            recording = recordings[model.base_model] = _record(model, 1 if recording is None else recording.number + 1)
         return recording
 
 
@@ -229,20 +237,26 @@ def _can_be_recorded(model: PreTrainedModel, modules: list[nn.Module]) -> bool:
     )
 
 
-@torch.no_grad()
 def _graphs(model: PreTrainedModel) -> tuple[Graph, Graph] | None:
-    body, tokens = _Body(model.base_model), _Tokens([3, 2], read=[0, 4])
-    inputs = tokens.ids, tokens.layout.position_ids
+    cheaper = fused(model.base_model) if torch.is_grad_enabled() else nullcontext()
     try:
-        with layout_attention(model), warnings.catch_warnings(), _calling(tokens.layout):
-            warnings.simplefilter("ignore")  # TorchScript is deprecated
-            warnings.simplefilter("error", torch.jit.TracerWarning)  # something depends on more than shapes
-            whole, reading = (torch.jit.trace(body, x, check_trace=False) for x in (inputs, (*inputs, tokens.read)))
-        right = _right(model, (whole, reading))
+        with torch.no_grad():
+            with cheaper:
+                graphs = _traced(model)
+            return graphs if _right(model, graphs) else None
     except Exception as problem:
         logger.debug("%s runs as it is, since it cannot be recorded: %s", type(model).__name__, problem)
         return None
-    return (whole, reading) if right else None
+
+
+def _traced(model: PreTrainedModel) -> tuple[Graph, Graph]:
+    body, tokens = _Body(model.base_model), _Tokens([3, 2], read=[0, 4])
+    inputs = tokens.ids, tokens.layout.position_ids
+    with layout_attention(model), warnings.catch_warnings(), _calling(tokens.layout):
+        warnings.simplefilter("ignore")  # TorchScript is deprecated
+        warnings.simplefilter("error", torch.jit.TracerWarning)  # something depends on more than shapes
+        whole, reading = (torch.jit.trace(body, x, check_trace=False) for x in (inputs, (*inputs, tokens.read)))
+    return whole, reading
 
 
 def _right(model: PreTrainedModel, graphs: tuple[Graph, Graph]) -> bool:

@@ -19,22 +19,27 @@ class Rectangles:
     def __init__(
         self, lengths: Sequence[int], groups: Sequence[Sequence[int]], device: torch.device | str = "cpu"
     ) -> None:
-        starts = torch.tensor([0, *lengths]).cumsum(0)
         self.shapes = [(len(group), lengths[group[0]]) for group in groups]
-        gather, places = [], torch.empty(int(starts[-1]), dtype=torch.int64)
-        filled = 0
-        for group, (_, width) in zip(groups, self.shapes, strict=True):
-            index = torch.arange(width)
-            for segment in group:
-                gather.append(starts[segment] + index.clamp(max=lengths[segment] - 1))
-                places[starts[segment] : starts[segment + 1]] = filled + index[: lengths[segment]]
-                filled += width
-        self.gather = torch.cat(gather or [places]).to(device)  # [padded] the token that stands at each place
+        segments = torch.tensor([segment for group in groups for segment in group], dtype=torch.int64)
+        widths = torch.tensor([width for rows, width in self.shapes for _ in range(rows)], dtype=torch.int64)
+        tokens = torch.tensor(lengths, dtype=torch.int64)
+        starts, sizes = begins(tokens)[segments], tokens[segments]
+        last = (starts + sizes - 1).repeat_interleave(widths)
+        gather, places = ranges(starts, widths).minimum(last), torch.empty(int(tokens.sum()), dtype=torch.int64)
+        places[ranges(starts, sizes)] = ranges(begins(widths), sizes)
+        self.gather = gather.to(device)  # [padded] the token that stands at each place
         self.places = places.to(device)  # [tokens] where each token stands in the rectangles
 
     def pad(self, tokens: Tensor) -> list[Tensor]:
         """[tokens, heads, D] -> one [segments, heads, width, D] per group."""
-        pieces = _Pad.apply(tokens, self.gather, self.places).split([rows * width for rows, width in self.shapes])
+        return self._shaped(_Pad.apply(tokens, self.gather, self.places))
+
+    def pad_with_zeros(self, tokens: Tensor) -> list[Tensor]:
+        """`pad` without a gradient, and 0 on padding."""
+        return self._shaped(_spread(tokens, self.places, len(self.gather)))
+
+    def _shaped(self, padded: Tensor) -> list[Tensor]:
+        pieces = padded.split([rows * width for rows, width in self.shapes])
         return [
             piece.view(rows, width, *piece.shape[1:]).transpose(1, 2)
             for piece, (rows, width) in zip(pieces, self.shapes, strict=True)
@@ -73,7 +78,21 @@ class _Unpad(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (places,) = ctx.saved_tensors
-        return grad.new_zeros(ctx.size, *grad.shape[1:]).index_copy_(0, places, grad), None
+        return _spread(grad, places, ctx.size), None
+
+
+def _spread(tokens: Tensor, places: Tensor, size: int) -> Tensor:
+    return tokens.new_zeros(size, *tokens.shape[1:]).index_copy_(0, places, tokens)
+
+
+def begins(lengths: Tensor) -> Tensor:
+    """[n] where each of the lengths begins when they are laid end to end."""
+    return lengths.cumsum(0) - lengths
+
+
+def ranges(starts: Tensor, lengths: Tensor) -> Tensor:
+    """starts[i], starts[i] + 1, ... for lengths[i] numbers of every i, end to end."""
+    return (starts - begins(lengths)).repeat_interleave(lengths) + torch.arange(int(lengths.sum()))
 
 
 def similar(lengths: Sequence[int], segments: Sequence[int], fill: float = 0.85) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""Attention for responses that share their prompts: a prompt is computed once, each response sees it and itself.
+"""Responses that share their prompts: a prompt is computed once, each response sees it and itself.
 
 With n responses to a prompt, n - 1 copies of the prompt are spared in every pass. The numbers are those of the
 unshared sequences: no token of a prompt sees a response, so all copies of a prompt would be equal.
@@ -6,28 +6,20 @@ unshared sequences: no token of a prompt sees a response, so all copies of a pro
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from hone.models.attention import causal_attention, visible_attention
-from hone.models.rectangles import Rectangles, similar
-
-
-@dataclass(frozen=True)
-class _Responses:
-    """A rectangle of responses and where their prompts stand."""
-
-    prompts: int  # index of the rectangle that holds the prompts; -1: responses without a prompt
-    rows: Tensor  # [responses] rows of that rectangle
-    distance: Tensor  # [responses, R, P + R] tokens from a key to the query; negative where the query must not look
+from hone.models.joined_prompts import JoinedPrompts, can_join
+from hone.models.masked_prompts import MaskedPrompts
+from hone.models.rectangles import begins, ranges
 
 
 class SharedPromptLayout:
-    """Sequences laid end to end in a micro-batch, computed as their distinct prompts followed by their responses.
+    """Sequences laid end to end in a micro-batch, computed as their distinct prompts followed by their responses, those
+    to the same prompt one behind the other.
 
     lengths:        [N] tokens of each sequence
     prompt_lengths: [N] how many of them are the prompt
@@ -41,71 +33,43 @@ class SharedPromptLayout:
         families: Sequence[int],
         device: torch.device | str = "cpu",
     ) -> None:
-        first = {family: row for row, family in reversed(list(enumerate(families)))}
-        prompt_of = {family: i for i, family in enumerate(first)}
-        starts = torch.tensor([0, *lengths]).cumsum(0).tolist()
-        prompts = [prompt_lengths[row] for row in first.values()]
-        responses = [n - p for n, p in zip(lengths, prompt_lengths, strict=True)]
-        segments = prompts + responses
-        begins = torch.tensor([0, *segments]).cumsum(0).tolist()
+        first: dict[int, int] = {}
+        for row, family in enumerate(families):
+            first.setdefault(family, row)
+        prompt_of = {family: prompt for prompt, family in enumerate(first)}
         own = [prompt_of[family] for family in families]
-        tokens = [torch.arange(starts[row], starts[row] + n) for row, n in zip(first.values(), prompts, strict=True)]
-        tokens += [torch.arange(starts[row + 1] - n, starts[row + 1]) for row, n in enumerate(responses)]
-        positions = [torch.arange(n) for n in prompts]
-        positions += [torch.arange(p, n) for p, n in zip(prompt_lengths, lengths, strict=True)]
-        places = []
-        for row, n in enumerate(responses):
-            places.append(torch.arange(begins[own[row]], begins[own[row] + 1]))
-            places.append(torch.arange(n) + begins[len(prompts) + row])
-        self.tokens = torch.cat(tokens).to(device)  # [distinct] which token of the micro-batch is computed
-        self.position_ids = torch.cat(positions)[None].to(device)
-        self.places = torch.cat(places).to(device)  # [tokens] where each token of the micro-batch is computed
-        self._arrange(segments, own, device)
+        order = sorted(range(len(own)), key=own.__getitem__)
+        self.own = [own[row] for row in order]  # which prompt each response continues
+        self.device, self.longest = device, max(lengths, default=0)
+        self._lay(torch.tensor(lengths), torch.tensor(prompt_lengths), [*first.values()], order, torch.tensor(own))
 
-    def _arrange(self, segments: list[int], own: list[int], device: torch.device | str) -> None:
-        """Rectangles of prompts, then rectangles of responses whose prompts stand in the same rectangle."""
-        count = len(segments) - len(own)
-        prompt_groups = similar(segments, range(count))
-        seat = {p: (g, i) for g, group in enumerate(prompt_groups) for i, p in enumerate(group)}
-        by_rectangle: dict[int, list[int]] = defaultdict(list)
-        for row, prompt in enumerate(own):
-            by_rectangle[seat.get(prompt, (-1, 0))[0]].append(count + row)
-        groups, self.responses = list(prompt_groups), []
-        for rectangle, members in by_rectangle.items():
-            for group in similar(segments, members):
-                prompts = [own[s - count] for s in group]
-                rows = torch.tensor([seat.get(p, (-1, 0))[1] for p in prompts], device=device)
-                width = segments[prompt_groups[rectangle][0]] if rectangle >= 0 else 0
-                sizes = torch.tensor([segments[p] for p in prompts], device=device)
-                self.responses.append(_Responses(rectangle, rows, _distances(sizes, width, segments[group[0]])))
-                groups.append(group)
-        self.prompt_rectangles = len(prompt_groups)
-        self.rectangles = Rectangles(segments, groups, device)
+    def _lay(self, lengths: Tensor, prompts: Tensor, first: list[int], order: list[int], own: Tensor) -> None:
+        """first: the row of each prompt; order: of the rows' responses; own: the prompt of each row"""
+        starts, responses = begins(lengths), lengths - prompts
+        segments = torch.cat([prompts[first], responses[order]])
+        computed = torch.cat([starts[first], (starts + prompts)[order]])
+        positions = torch.cat([torch.zeros_like(prompts[first]), prompts[order]])
+        at, rank = begins(segments), torch.empty_like(own)
+        rank[order] = torch.arange(len(order)) + len(first)
+        halves = torch.stack([at[own], at[rank]], 1), torch.stack([prompts, responses], 1)
+        self.segments = segments.tolist()  # tokens of the prompts, then of the responses
+        self.tokens = ranges(computed, segments).to(
+            self.device
+        )  # [distinct] which token of the micro-batch is computed
+        self.position_ids = ranges(positions, segments)[None].to(self.device)
+        self.places = ranges(*(half.flatten() for half in halves)).to(self.device)  # [tokens] where each is computed
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, softcap: float | None
     ) -> Tensor:
-        queries, keys, values = (self.rectangles.pad(x) for x in (q, k, v))
-        outputs = [
-            causal_attention(queries[i], keys[i], values[i], scale=scale, window=window, softcap=softcap)
-            for i in range(self.prompt_rectangles)
-        ]
-        for i, part in enumerate(self.responses, start=self.prompt_rectangles):
-            k_, v_ = (self._with_prompts(part, x, x[i]) for x in (keys, values))
-            visible = (part.distance >= 0) & (part.distance < (window or part.distance.shape[-1]))
-            outputs.append(visible_attention(queries[i], k_, v_, visible[:, None], scale=scale, softcap=softcap))
-        return self.rectangles.unpad(outputs)
+        if softcap is None and (window is None or window >= self.longest) and can_join(q, k, v):
+            return self._joined.attend(q, k, v, scale)
+        return self._masked.attend(q, k, v, scale=scale, window=window, softcap=softcap)
 
-    def _with_prompts(self, part: _Responses, rectangles: list[Tensor], own: Tensor) -> Tensor:
-        """[responses, kv_heads, P + R, D] keys (or values) of each response behind those of its prompt."""
-        if part.prompts < 0:
-            return own
-        return torch.cat([rectangles[part.prompts].index_select(0, part.rows), own], dim=2)
+    @cached_property
+    def _joined(self) -> JoinedPrompts:
+        return JoinedPrompts(self.segments, self.own)
 
-
-def _distances(prompts: Tensor, width: int, response: int) -> Tensor:
-    """[responses, R, P + R] for prompts of the given sizes in a rectangle of `width`; -1 for the prompts' padding."""
-    at = torch.arange(response, device=prompts.device)
-    to_prompt = prompts[:, None, None] + at[:, None] - torch.arange(width, device=prompts.device)
-    to_prompt = to_prompt.masked_fill(torch.arange(width, device=prompts.device) >= prompts[:, None, None], -1)
-    return torch.cat([to_prompt, (at[:, None] - at).expand(len(prompts), -1, -1)], dim=2)
+    @cached_property
+    def _masked(self) -> MaskedPrompts:
+        return MaskedPrompts(self.segments, self.own, self.device)

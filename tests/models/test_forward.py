@@ -75,7 +75,7 @@ def test_gradient_checkpointing_gives_the_same_gradient():
         if checkpointing:
             enable_checkpointing(model)
         found.append(gradients(model, hidden_states(model, ids, LENGTHS, packed=True).square().sum()))
-    torch.testing.assert_close(found[0], found[1])
+    assert (found[0] - found[1]).norm() <= 1e-5 * found[0].norm()
 
 
 def test_the_attention_implementation_is_restored_also_after_an_error():

@@ -134,8 +134,8 @@ def test_an_entropy_in_chunks_makes_smaller_tensors():
             token_logprobs(hidden, LogitHead(weight), labels, entropy=True, memory=LogitMemory(None, entropy_chunk))
         return memory.peak / (tokens * vocabulary * 4)
 
-    # Logits beside log-probs, probabilities and their product, or beside the log-probs of the cross entropy alone.
-    assert peak(8) < peak(None) - 1
+    # Logits and log-probs, beside the probabilities of all tokens or of 8.
+    assert peak(8) < peak(None) - 0.7
 
 
 @pytest.mark.slow

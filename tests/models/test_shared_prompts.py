@@ -5,10 +5,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hone.models import joined_prompts, shared_prompts
 from hone.models.forward import hidden_states, shared_hidden_states
 from hone.models.load import enable_checkpointing
 from hone.models.shared_prompts import SharedPromptLayout
 from tests.models_of_families import FAMILIES, random_ids, tiny
+
+
+@pytest.fixture(autouse=True, params=["joined", "masked"], scope="module")
+def way(request):
+    """Both ways of attention; a CPU takes the joined one where it can."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "masked":
+            patch.setattr(shared_prompts, "can_join", lambda *_: False)
+        yield request.param
 
 
 def sequences(prompts: list[int], responses: list[tuple[int, int]], seed: int = 0):
@@ -86,4 +96,20 @@ def test_gradient_checkpointing_gives_the_same_gradient():
             enable_checkpointing(model)
         states = shared_hidden_states(model, ids, lengths, prompt_lengths, families, torch.arange(len(ids)))
         found.append(gradients(model, states.square().sum()))
-    torch.testing.assert_close(found[0], found[1])
+    assert (found[0] - found[1]).norm() <= 1e-5 * found[0].norm()
+
+
+def test_the_joined_way_is_taken_where_nothing_speaks_against_it(way, monkeypatch):
+    taken = []
+    attend = joined_prompts.JoinedPrompts.attend
+
+    def counting(*arguments):
+        taken.append(arguments)
+        return attend(*arguments)
+
+    monkeypatch.setattr(joined_prompts.JoinedPrompts, "attend", counting)
+    ids, lengths, prompt_lengths, families = sequences(*MIXED)
+    for family in ("qwen3", "gemma2"):  # gemma2 soft-caps its scores
+        shared_hidden_states(tiny(family), ids, lengths, prompt_lengths, families, torch.arange(len(ids)))
+        assert bool(taken) == (family == "qwen3" and way == "joined")
+        taken.clear()
