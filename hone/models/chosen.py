@@ -40,17 +40,21 @@ def chosen_and_entropy(logits: Tensor, labels: Tensor, work: EntropyWork | None)
 class _ChosenAndEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, work: EntropyWork | None) -> tuple[Tensor, Tensor]:
-        logprobs = logits.log_softmax(-1)
-        chosen = logprobs.gather(1, labels[:, None]).squeeze(1)
         differentiable = work is not None and work.differentiable
         keep = work is not None and differentiable and not work.recompute and ctx.needs_input_grad[0]
-        probs = torch.empty_like(logprobs) if keep else None
-        entropy = logprobs.new_zeros(0) if work is None else _entropy(logprobs, probs, work)
+        logprobs, probs = torch.empty_like(logits), torch.empty_like(logits) if keep else None
+        entropy = logits.new_empty(0 if work is None else len(logits))
+        for rows in _pieces(logits, work):
+            piece = torch.log_softmax(logits[rows], 1, out=logprobs[rows])
+            if work is not None:
+                p = torch.exp(piece, out=None if probs is None else probs[rows])
+                torch.sum(p.mul_(piece) if probs is None else p * piece, 1, out=entropy[rows])
+        entropy.neg_()
         if not differentiable:
             ctx.mark_non_differentiable(entropy)
         ctx.save_for_backward(labels, logprobs, entropy if differentiable else None, probs)
         ctx.work = work
-        return chosen, entropy
+        return logprobs.gather(1, labels[:, None]).squeeze(1), entropy
 
     @staticmethod
     @once_differentiable
@@ -67,17 +71,6 @@ class _ChosenAndEntropy(torch.autograd.Function):
                 torch.mul(p, factor, out=piece)
             piece.scatter_add_(1, labels[rows, None], g)
         return logits_grad, None, None
-
-
-def _entropy(logprobs: Tensor, probs: Tensor | None, work: EntropyWork) -> Tensor:
-    """[tokens, V] -> [tokens]; the probabilities are left in `probs`, if given."""
-    entropy = logprobs.new_empty(len(logprobs))
-    for rows in _pieces(logprobs, work):
-        kept = None if probs is None else probs[rows]
-        p = torch.exp(logprobs[rows], out=kept)
-        product = p * logprobs[rows] if kept is not None else p.mul_(logprobs[rows])
-        torch.sum(product, 1, out=entropy[rows])
-    return entropy.neg_()
 
 
 def _pieces(logprobs: Tensor, work: EntropyWork | None) -> Iterator[slice]:
