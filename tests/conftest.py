@@ -1,5 +1,6 @@
 """Fixtures that tests of every part share; each is built once per session."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,11 @@ import pytest
 from tests.tiny import build_arithmetic, build_tiny_model
 
 SHOWN: dict[tuple[str, str], str] = {}  # (command, key) -> a collected test that shows its effect, slow ones included
+
+
+def pytest_configure() -> None:
+    """Ctrl-C arrives in tests and what they start, also where a shell has put the tests into the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,6 +8,7 @@ the functions here, and hands the `selection` to the loss.
 import torch
 from torch import Tensor
 
+from .kl import magnitude
 from .masking import masked_mean, select
 from .policy_loss_inputs import Metrics, PolicyLossInputs, PolicyLossParams, Tokens, register_policy_loss
 
@@ -32,7 +33,7 @@ def kl_cov(x: PolicyLossInputs, p: PolicyLossParams) -> tuple[Tensor, Metrics]:
     selection = x.selection
     if selection is None:
         selection = kl_cov_selection(t.logprobs, t.advantages, t.mask, p)
-    distance = t.clamped_log_ratio.abs()
+    distance = magnitude(t.clamped_log_ratio)
     loss = -t.advantages * t.clamped_log_ratio.exp() + p.ppo_kl_coef * select(distance, selection)
     return t.result(loss, kl=distance)
 

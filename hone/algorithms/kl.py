@@ -11,6 +11,7 @@ KL_ESTIMATORS = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 KL_KINDS = (*KL_ESTIMATORS, *(f"{kind}+" for kind in KL_ESTIMATORS), "full")
 
 MAX_LOG_RATIO = 20.0
+ROUNDING = 1e-5  # of fp32 log-probs
 MAX_LOW_VARIANCE_KL = 10.0
 
 
@@ -35,11 +36,17 @@ def _estimate(x: Tensor, kind: str) -> Tensor:
     if kind in ("kl", "k1"):
         return x
     if kind == "abs":
-        return x.abs()
+        return magnitude(x)
     if kind in ("mse", "k2"):
         return 0.5 * x.square()
     y = (-x).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return (torch.expm1(y) - y).clamp(-MAX_LOW_VARIANCE_KL, MAX_LOW_VARIANCE_KL)
+
+
+def magnitude(log_ratio: Tensor) -> Tensor:
+    """|x|, with the gradient 0 where only rounding tells the two log-probs apart: there its sign is noise, and a policy
+    that has not moved yet would be pushed at random, differently for every cut into micro-batches."""
+    return torch.where(log_ratio.detach().abs() < ROUNDING, log_ratio.detach(), log_ratio).abs()
 
 
 class FixedKL:

@@ -2,7 +2,10 @@
 
 On a CPU an update of a small model spends as long in elementwise operations as in matrix products, most of it in the
 backward passes of these three: differentiated operation by operation, each goes over its tokens up to a dozen times.
-What stands in for the model's own code is compared with it first, on random numbers, and left out where it differs.
+What has a gradient is an operation of its own in the graph, which takes Python's lock; what has none is made of the
+same single operations, without it. So both give the same bits: where a policy has not moved since its log-probs were
+taken, its ratio is exactly 1. What stands in for the model's own code is compared with it first, on random numbers, and
+left out where it differs.
 """
 
 from __future__ import annotations
@@ -26,15 +29,24 @@ _LIBRARY.define("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor")
 _LIBRARY.define("swiglu(Tensor gate, Tensor up) -> Tensor")
 
 
+def _normed(x: Tensor, weight: Tensor, eps: float, width: int) -> tuple[Tensor, Tensor]:
+    """The norm of x [..., width], and what x was multiplied by [..., 1]."""
+    scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().mul_(1 / width).add_(eps).rsqrt_()
+    return (x * scale).mul_(weight), scale
+
+
+def _gated(gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(gate).mul_(up)
+
+
 class _RMSNorm(torch.autograd.Function):
     """w x / sqrt(mean(x^2) + eps) over the last axis (Zhang and Sennrich 2019, arXiv:1910.07467)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        scale = norm.square_().mul_(1 / x.shape[-1]).add_(eps).rsqrt_()
+        normed, scale = _normed(x, weight, eps, len(weight))
         ctx.save_for_backward(x, weight, scale)
-        return (x * scale).mul_(weight)
+        return normed
 
     @staticmethod
     @once_differentiable
@@ -53,7 +65,7 @@ class _SwiGLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
         ctx.save_for_backward(gate, up)
-        return F.silu(gate).mul_(up)
+        return _gated(gate, up)
 
     @staticmethod
     @once_differentiable
@@ -82,12 +94,12 @@ def _rotated(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
 
 
 @contextmanager
-def fused(model: nn.Module) -> Iterator[None]:
+def fused(model: nn.Module, *, differentiable: bool) -> Iterator[None]:
     """While this lasts, the model's norms, rotary embeddings and gates are those of this file, where they are the same.
     Other models of the same kind, in other threads, may get the rotary embeddings too."""
     with ExitStack() as stack:
         for module in model.modules():
-            forward = _norm_of(module) or _mlp_of(module)
+            forward = _norm_of(module, differentiable) or _mlp_of(module, differentiable)
             if forward is not None:
                 stack.enter_context(patch.object(module, "forward", forward))
         for code in {sys.modules[type(module).__module__] for module in model.modules()}:
@@ -100,29 +112,34 @@ def fused(model: nn.Module) -> Iterator[None]:
 Forward = Callable[[Tensor], Tensor]
 
 
-def _norm_of(module: nn.Module) -> Forward | None:
+def _norm_of(module: nn.Module, differentiable: bool) -> Forward | None:
     """A forward pass for that module, if it is an RMSNorm in fp32."""
     weight, eps = getattr(module, "weight", None), getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if "RMSNorm" not in type(module).__name__ or list(module._parameters) != ["weight"] or not isinstance(eps, float):
         return None
     if not isinstance(weight, Tensor) or weight.dim() != 1 or weight.dtype != torch.float32:
         return None
+    scales, width = weight, len(weight)
 
     def norm(x: Tensor) -> Tensor:
-        return torch.ops.hone.rms_norm(x, module.weight, eps)
+        if differentiable:
+            return torch.ops.hone.rms_norm(x, scales, eps)
+        return _normed(x, scales, eps, width)[0]
 
-    return norm if _same_forward(module, norm, len(weight)) else None
+    return norm if _same_forward(module, norm, width) else None
 
 
-def _mlp_of(module: nn.Module) -> Forward | None:
+def _mlp_of(module: nn.Module, differentiable: bool) -> Forward | None:
     """A forward pass for that module, if it is a gated MLP in fp32."""
     gate, up, down = (getattr(module, f"{name}_proj", None) for name in ("gate", "up", "down"))
     if not all(isinstance(part, nn.Linear) and part.weight.dtype == torch.float32 for part in (gate, up, down)):
         return None
     assert gate is not None and up is not None and down is not None
 
+    gated = torch.ops.hone.swiglu if differentiable else _gated
+
     def mlp(x: Tensor) -> Tensor:
-        return down(torch.ops.hone.swiglu(gate(x), up(x)))
+        return down(gated(gate(x), up(x)))
 
     return mlp if _same_forward(module, mlp, gate.in_features) else None
 

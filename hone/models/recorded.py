@@ -16,7 +16,7 @@ import operator
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -160,7 +160,7 @@ class _Recording:
 
 _Recordings = WeakKeyDictionary[nn.Module, _Recording]
 _LOOKING: _Recordings = WeakKeyDictionary()
-_TRAINING: _Recordings = WeakKeyDictionary()  # with norms and rotary embeddings whose gradients cost less (`fused`)
+_TRAINING: _Recordings = WeakKeyDictionary()  # with norms and gates whose gradients cost less (`fused`)
 _NEVER: WeakSet[nn.Module] = WeakSet()
 
 
@@ -238,10 +238,10 @@ def _can_be_recorded(model: PreTrainedModel, modules: list[nn.Module]) -> bool:
 
 
 def _graphs(model: PreTrainedModel) -> tuple[Graph, Graph] | None:
-    cheaper = fused(model.base_model) if torch.is_grad_enabled() else nullcontext()
+    differentiable = torch.is_grad_enabled()
     try:
         with torch.no_grad():
-            with cheaper:
+            with fused(model.base_model, differentiable=differentiable):
                 graphs = _traced(model)
             return graphs if _right(model, graphs) else None
     except Exception as problem:

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hone.algorithms import KL_KINDS, AdaptiveKL, FixedKL, full_kl, kl_estimate
+from hone.algorithms import (
+    KL_KINDS,
+    AdaptiveKL,
+    FixedKL,
+    PolicyLossInputs,
+    PolicyLossParams,
+    full_kl,
+    get_policy_loss,
+    kl_estimate,
+)
 
 CLOSED_FORMS = {
     "kl": lambda x: x,
@@ -69,6 +78,21 @@ def test_in_expectation_k2_and_every_plus_take_the_gradient_of_the_kl_and_k1_tak
     torch.testing.assert_close(expected_gradient("k1", policy, reference), torch.zeros_like(policy), rtol=0, atol=1e-12)
     reverse = policy.softmax(-1) - reference.softmax(-1)  # the gradient of KL(reference || policy)
     torch.testing.assert_close(expected_gradient("k3", policy, reference), reverse, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("rounding", [0.0, 1e-7, -3e-6])
+def test_a_policy_that_has_not_moved_gets_no_gradient_from_rounding(rounding: float) -> None:
+    """The derivative of |x| at 0 is not the sign of what two ways to compute the same log-prob differ by."""
+    reference = torch.full((3,), -0.7, dtype=torch.float64)
+    for kind in CLOSED_FORMS.keys() - {"kl", "k1"}:
+        new = (reference + rounding).requires_grad_()
+        estimate = kl_estimate(new, reference, kind)
+        assert torch.autograd.grad(estimate.sum(), new)[0].abs().max() < 1e-5
+        assert float(estimate.detach().max()) == pytest.approx(CLOSED_FORMS[kind](rounding), abs=1e-15)
+    new, every = (reference + rounding).requires_grad_(), torch.ones(3, dtype=torch.bool)
+    inputs = PolicyLossInputs(new, reference, torch.ones_like(reference), every, torch.arange(3))
+    loss, _ = get_policy_loss("kl_cov")(inputs, PolicyLossParams(kl_cov_ratio=1.0))
+    torch.testing.assert_close(torch.autograd.grad(loss.sum(), new)[0], -(new - reference).exp().detach())
 
 
 def test_k3_is_bounded_far_away() -> None:

@@ -63,10 +63,11 @@ def test_the_rotation_and_its_gradients_are_transformers(head):
     check(rotated(fused.rotate), rotated(apply_rotary_pos_emb), (q, k))
 
 
+@pytest.mark.parametrize("differentiable", [True, False])
 @pytest.mark.parametrize("family", ["qwen3", "llama", "qwen2", "mistral"])
-def test_a_model_is_recorded_with_them(family):
+def test_a_model_is_recorded_with_them(family, differentiable):
     model = tiny(family).train()
-    with fused.fused(model.base_model):
+    with fused.fused(model.base_model, differentiable=differentiable):
         patched = [name for name, module in model.named_modules() if "forward" in module.__dict__]
     layers = len(model.model.layers)
     norms = 5 if family == "qwen3" else 3  # of a layer: q and k too, and the gate
@@ -79,7 +80,7 @@ def test_what_computes_something_else_keeps_its_own_code():
     nn.init.normal_(shifted.weight)
     half = Qwen3RMSNorm(8).to(torch.bfloat16)
     model = nn.ModuleList([shifted, half, tiny("gemma2").model.layers[0].mlp, nn.Linear(2, 2)])
-    with fused.fused(model):
+    with fused.fused(model, differentiable=True):
         assert not any("forward" in module.__dict__ for module in model.modules())
     assert not fused._rotates(rotary_of_a_part)
     assert fused._rotates(apply_rotary_pos_emb)
@@ -95,3 +96,12 @@ def test_a_frozen_norm_gets_no_gradient_and_hands_the_others_on():
         assert (model.model.layers[1].input_layernorm.weight.grad is None) == frozen
         found.append(model.model.layers[0].mlp.up_proj.weight.grad)
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "gemma2"])
+def test_states_are_the_same_bits_with_and_without_gradients(family):
+    model, ids = tiny(family).train(), random_ids([9, 30])
+    states = hidden_states(model, ids, [9, 30], packed=True)
+    assert states.requires_grad
+    with torch.no_grad():
+        assert torch.equal(states, hidden_states(model, ids, [9, 30], packed=True))

@@ -63,7 +63,7 @@ def parent() -> Iterator:
 def test_a_signal_that_ends_the_parent_ends_them(parent, how: signal.Signals) -> None:
     process, name = parent("time.sleep(1000)")
     os.killpg(process.pid, how)  # as a terminal does: the watchdog is not of the group
-    process.wait()
+    process.wait(10)
     assert gone(name)
 
 
