@@ -2,12 +2,12 @@
 
     python benchmarks/packing.py [--threads 1] [--rounds 5]
 
-A random Qwen3 (hidden 128, 2 layers, for shared prompts also 4: its last layer's MLP computes no prompt, shared or
-not), 128 sequences of at most 512 tokens. Fill is the share of a padded micro-batch
-of 16 rows that holds tokens: its longest row has 512. Packed micro-batches hold as many tokens as the padded ones
-have places. Shared prompts: 16 prompts of 128 tokens with 8 responses of 128 tokens each. One optimiser step of the
-clipped policy loss with entropy. Seconds are those of all threads, whose waiting for each other would count too: one
-by default. A round measures every way once.
+A random Qwen3 (hidden 128, 2 layers, for shared prompts also 4 and 8: its last layer's MLP computes no prompt, shared
+or not), 128 sequences of at most 512 tokens. Fill is the share of a padded micro-batch of 16 rows that holds tokens:
+its longest row has 512. Packed micro-batches hold as many tokens as the padded ones have places. Shared prompts: 16
+prompts of 128 tokens with 8 responses of 128 tokens each. One optimiser step of the clipped policy loss with entropy.
+Seconds are those of all threads, whose waiting for each other would count too: one by default. A round measures every
+way once.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def main() -> None:
         packed = way(batch, budget, ForwardOptions())
         compare(f"packed, against padded at fill {true_fill:.0%}", padded, packed, options.rounds)
     batch = batch_of(grouped_rows(16, 8, 128), [128] * ROWS)
-    for layers in (2, 4):
+    for layers in (2, 4, 8):
         alone, shared = (way(batch, budget, ForwardOptions(shared_prompts=share), layers) for share in (False, True))
         compare(f"shared prompts, 1:1 and n = 8, {layers} layers", alone, shared, options.rounds)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 IN_CACHE = 2**18  # numbers that several operations in a row find in a core's cache
+ROWS_OF_A_THREAD = 16  # at least, where several threads divide a piece: they meet after every operation
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class EntropyWork:
     """How the entropy is computed.
 
     differentiable: it has a gradient; else it is only looked at
-    at_once:        tokens whose probabilities exist at once; None: all of them, or on a CPU as many as its cache holds
+    at_once:        tokens whose probabilities exist at once; None: all. On a CPU never more than its cache holds
     recompute:      the backward pass computes the probabilities again, and keeps the log-probs alone
     """
 
@@ -54,17 +55,19 @@ class _ChosenAndEntropy(torch.autograd.Function):
             ctx.mark_non_differentiable(entropy)
         ctx.save_for_backward(labels, logprobs, entropy if differentiable else None, probs)
         ctx.work = work
+        ctx.set_materialize_grads(False)  # what nobody asks the gradient of may be infinite
         return logprobs.gather(1, labels[:, None]).squeeze(1), entropy
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, entropy_grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor | None, entropy_grad: Tensor | None) -> tuple[Tensor, None, None]:
         labels, logprobs, entropy, probs = ctx.saved_tensors
+        grad = logprobs.new_zeros(len(labels)) if grad is None else grad
         logits_grad = torch.empty_like(logprobs)
         for rows in _pieces(logprobs, ctx.work):
             g, piece = grad[rows, None], logits_grad[rows]
             p = torch.exp(logprobs[rows], out=piece) if probs is None else probs[rows]
-            if entropy is None:
+            if entropy_grad is None:
                 torch.mul(p, -g, out=piece)
             else:
                 factor = (logprobs[rows] + entropy[rows, None]).mul_(-entropy_grad[rows, None]).sub_(g)
@@ -77,5 +80,7 @@ def _pieces(logprobs: Tensor, work: EntropyWork | None) -> Iterator[slice]:
     """The rows that are gone through together."""
     size = work.at_once if work is not None and work.at_once else max(len(logprobs), 1)
     if logprobs.device.type == "cpu":
-        size = max(1, min(size, IN_CACHE // logprobs.shape[1]))
+        threads = torch.get_num_threads()
+        least = 1 if threads == 1 else ROWS_OF_A_THREAD * threads
+        size = min(size, max(least, IN_CACHE * threads // logprobs.shape[1]))
     return (slice(begin, begin + size) for begin in range(0, len(logprobs), size))

@@ -60,8 +60,9 @@ class LogitMemory:
 
     chunk:             tokens whose logits exist at once; they are computed again in the backward pass instead of being
                        kept, so that memory does not grow with tokens times vocabulary. None: all of a micro-batch
-    entropy_chunk:     tokens whose entropy is computed at once from their log-probs; None: all of the chunk
-    recompute_entropy: the backward pass computes the entropy again from the log-probs, and nothing but them is kept
+    entropy_chunk:     tokens whose entropy is computed at once from their log-probs; None: all of the chunk. On a CPU
+                       never more than its cache holds
+    recompute_entropy: the backward pass computes the probabilities again from the log-probs, which alone are kept
     """
 
     chunk: int | None = None

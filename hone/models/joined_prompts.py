@@ -9,6 +9,7 @@ flash attention's backward pass over a part gives its share of the gradients (Da
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -22,6 +23,9 @@ from hone.models.scripted import plain
 Kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 KernelBackward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 TOLERANCE = 1e-4
+TRIED = (
+    "2.13"  # version of torch; old kernels take as many key heads as query heads for granted, and read beyond the keys
+)
 
 
 class JoinedPrompts:
@@ -94,8 +98,8 @@ def _backward(
 
 
 def _one_row(tokens: Tensor) -> Tensor:
-    """[tokens, heads, D] -> [1, heads, tokens, D]"""
-    return tokens.transpose(0, 1)[None]
+    """[tokens, heads, D] -> [1, heads, tokens, D]; the kernels take for granted that D lies together."""
+    return (tokens if tokens.stride(-1) == 1 else tokens.contiguous()).transpose(0, 1)[None]
 
 
 def _join(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> None:
@@ -106,8 +110,16 @@ def _join(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> None:
 
 @cache
 def _kernels_work() -> bool:
-    """Whether this version of torch has the kernels and they mean what is thought here: one prompt of 3 tokens and its
-    responses of 2 and 1, with 2 query heads to a key head."""
+    """Whether this version of torch has the kernels and they mean what is thought here. In a thread of its own: the
+    caller's may be computing layers again in a backward pass, whose hooks see all that is saved."""
+    if torch.__version__ < TRIED:
+        return False
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_probe).result()
+
+
+def _probe() -> bool:
+    """One prompt of 3 tokens and its responses of 2 and 1, with 2 query heads to a key head."""
     draw = torch.Generator().manual_seed(0)
     q, k, v, grad = (torch.randn(6, heads, 4, generator=draw) for heads in (4, 2, 2, 4))
     seen = torch.tensor([[r >= c and (c < 3 or (r < 5) == (c < 5)) for c in range(6)] for r in range(6)])

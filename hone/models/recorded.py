@@ -35,7 +35,7 @@ from hone.models.scripted import COMPILING, as_written, plain
 logger = logging.getLogger(__name__)
 SOURCES = ("torch.nn.", "transformers.models.", "transformers.activations")
 TOLERANCE = 1e-4
-MOST = 5  # recordings of one model: torch never forgets the types of one, and a model that changes on is not worth it
+MOST = 5  # recordings of one model with gradients, and without: torch never forgets the types of one
 
 Graph = Callable[..., Tensor]
 
@@ -170,6 +170,7 @@ def never_record(model: PreTrainedModel) -> None:
 
 
 def is_recorded(model: PreTrainedModel) -> bool:
+    """Whether the model last ran as a recorded graph, with or without gradients as they are on now."""
     recording = _recordings().get(model.base_model)
     return recording is not None and recording.graphs is not None
 

@@ -41,10 +41,11 @@ class SharedPromptLayout:
         order = sorted(range(len(own)), key=own.__getitem__)
         self.own = [own[row] for row in order]  # which prompt each response continues
         self.device, self.longest = device, max(lengths, default=0)
-        self._lay(torch.tensor(lengths), torch.tensor(prompt_lengths), [*first.values()], order, torch.tensor(own))
+        sizes, prompts, owners = (torch.tensor(x, dtype=torch.int64) for x in (lengths, prompt_lengths, own))
+        self._lay(sizes, prompts, owners, [*first.values()], order)
 
-    def _lay(self, lengths: Tensor, prompts: Tensor, first: list[int], order: list[int], own: Tensor) -> None:
-        """first: the row of each prompt; order: of the rows' responses; own: the prompt of each row"""
+    def _lay(self, lengths: Tensor, prompts: Tensor, own: Tensor, first: list[int], order: list[int]) -> None:
+        """own: the prompt of each row; first: the row of each prompt; order: of the rows' responses"""
         starts, responses = begins(lengths), lengths - prompts
         segments = torch.cat([prompts[first], responses[order]])
         computed = torch.cat([starts[first], (starts + prompts)[order]])
@@ -53,9 +54,8 @@ class SharedPromptLayout:
         rank[order] = torch.arange(len(order)) + len(first)
         halves = torch.stack([at[own], at[rank]], 1), torch.stack([prompts, responses], 1)
         self.segments = segments.tolist()  # tokens of the prompts, then of the responses
-        self.tokens = ranges(computed, segments).to(
-            self.device
-        )  # [distinct] which token of the micro-batch is computed
+        # [distinct] which token of the micro-batch is computed
+        self.tokens = ranges(computed, segments).to(self.device)
         self.position_ids = ranges(positions, segments)[None].to(self.device)
         self.places = ranges(*(half.flatten() for half in halves)).to(self.device)  # [tokens] where each is computed
 

@@ -11,6 +11,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from hone.models import fused
 from hone.models.forward import hidden_states
+from hone.models.recorded import is_recorded
 from tests.models_of_families import random_ids, tiny
 
 
@@ -86,13 +87,39 @@ def test_what_computes_something_else_keeps_its_own_code():
     assert fused._rotates(apply_rotary_pos_emb)
 
 
+@pytest.mark.parametrize("activation", [nn.GELU(), nn.ReLU(), nn.Identity()])
+@pytest.mark.parametrize("scale", [0.0, 1e-3])
+def test_small_weights_do_not_hide_another_gate(activation, scale):
+    mlp = tiny("qwen3").model.layers[0].mlp
+    with torch.no_grad():
+        for parameter in mlp.parameters():
+            parameter.mul_(scale)
+    assert fused._mlp_of(mlp, True) is not None
+    mlp.act_fn = activation
+    assert fused._mlp_of(mlp, True) is None
+
+
+def test_a_weight_of_zero_does_not_hide_another_norm():
+    class Centred(Qwen3RMSNorm):
+        def forward(self, x):
+            return super().forward(x - x.mean(-1, keepdim=True))
+
+    for kind, known in ((Qwen3RMSNorm, True), (Centred, False)):
+        norm = kind(8)
+        nn.init.zeros_(norm.weight)
+        with torch.no_grad():
+            assert (fused._norm_of(norm, True) is not None) == known
+
+
 def test_a_frozen_norm_gets_no_gradient_and_hands_the_others_on():
     found = []
     for frozen in (False, True):
         model = tiny("qwen3").train()
         model.model.layers[1].input_layernorm.weight.requires_grad_(not frozen)
         ids = random_ids([6])
-        hidden_states(model, ids, [6], packed=True).square().sum().backward()
+        states = hidden_states(model, ids, [6], packed=True)
+        assert is_recorded(model)
+        states.square().sum().backward()
         assert (model.model.layers[1].input_layernorm.weight.grad is None) == frozen
         found.append(model.model.layers[0].mlp.up_proj.weight.grad)
     torch.testing.assert_close(*found)
@@ -102,6 +129,7 @@ def test_a_frozen_norm_gets_no_gradient_and_hands_the_others_on():
 def test_states_are_the_same_bits_with_and_without_gradients(family):
     model, ids = tiny(family).train(), random_ids([9, 30])
     states = hidden_states(model, ids, [9, 30], packed=True)
-    assert states.requires_grad
+    assert states.requires_grad and is_recorded(model)
     with torch.no_grad():
         assert torch.equal(states, hidden_states(model, ids, [9, 30], packed=True))
+        assert is_recorded(model)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import CohereConfig, CohereForCausalLM, GraniteConfig, GraniteForCausalLM
 
+from hone.models import chosen
 from hone.models.heads import LogitHead, LogitMemory, logit_chunk, token_logprobs
 from hone.training.peak_memory import PeakMemory
 from tests.models_of_families import SHAPE, VOCAB, random_ids, tiny
@@ -64,12 +65,22 @@ def check(seed: int, *, temperature: float, softcap: float | None, memory: Logit
     found = torch.stack(token_logprobs(hidden, head, labels, entropy=True, **options))
     expected = written_out(hidden, weight, bias, labels, temperature, softcap)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    gradients = [torch.autograd.grad((upstream * x).sum(), (hidden, weight, bias)) for x in (found, expected)]
+    leaves = (hidden, weight, bias)
+    gradients = [torch.autograd.grad((upstream * x).sum(), leaves, retain_graph=True) for x in (found, expected)]
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     alone, none = token_logprobs(hidden, head, labels, **options)
     assert none is None
     torch.testing.assert_close(alone, expected[0], rtol=1e-5, atol=1e-5)
+    watched, entropy = token_logprobs(hidden, head, labels, entropy=True, entropy_grad=False, **options)
+    assert not entropy.requires_grad
+    for value in (alone, watched):  # neither gets a gradient from the entropy
+        gradients = [
+            torch.autograd.grad((upstream[0] * x).sum(), (hidden, weight, bias), retain_graph=True)
+            for x in (value, expected[0])
+        ]
+        for a, b in zip(*gradients, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -93,6 +104,23 @@ def test_values_and_gradients_equal_the_formula_however_the_entropy_is_computed(
     chunk, entropy_chunk, recompute_entropy
 ):
     check(0, temperature=0.7, softcap=2.0, memory=LogitMemory(chunk, entropy_chunk, recompute_entropy))
+
+
+@pytest.mark.parametrize("rows", [0.5, 3, 1000])
+@pytest.mark.parametrize("recompute_entropy", [False, True])
+def test_values_and_gradients_equal_the_formula_whatever_the_cache(rows, recompute_entropy, monkeypatch):
+    monkeypatch.setattr(chosen, "IN_CACHE", int(rows * VOCAB))
+    check(0, temperature=0.7, softcap=None, memory=LogitMemory(None, None, recompute_entropy))
+
+
+def test_an_impossible_token_beside_the_labels_leaves_gradients_finite():
+    hidden, weight, bias, labels, _ = inputs(0)
+    labels = labels % 5
+    with torch.no_grad():
+        bias[7] = -torch.inf
+    for entropy in (False, True):
+        logprobs, _ = token_logprobs(hidden, LogitHead(weight, bias), labels, entropy=entropy)
+        assert all(g.isfinite().all() for g in torch.autograd.grad(logprobs.sum(), (hidden, weight)))
 
 
 def kept(memory: LogitMemory, *, entropy_grad: bool = True) -> list[int]:

@@ -148,7 +148,8 @@ def test_the_reference_is_the_policy_before_its_first_step_and_stays_it(from_ada
     assert torch.equal(engine.reference.forward(make_batch(), {"logprobs"})["logprobs"], start)
     if not from_adapter:
         base = TorchEngine(tiny("qwen3"), scoring=MICRO["3"], options=ForwardOptions())
-        assert torch.equal(base.forward(make_batch(), {"logprobs"})["logprobs"], start)
+        # without an adapter the model may be recorded, with norms of its own: the same up to rounding
+        torch.testing.assert_close(base.forward(make_batch(), {"logprobs"})["logprobs"], start, rtol=0, atol=1e-5)
     for step in range(3):
         engine.step(make_batch(seed=step), EXACT_KL, training_step=step, mask="loss_mask")
     assert torch.equal(engine.reference.forward(make_batch(), {"logprobs"})["logprobs"], start)
